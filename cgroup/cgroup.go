@@ -10,9 +10,9 @@ import "strings"
 // podOf returns the UID of the pod that a cgroup belongs to, or "" if the cgroup belongs to the host. The path comes from
 // /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). The path may lead out of the reader's cgroup namespace ("/../../kubepods/…").
 //
-// In a nested path, podOf returns the outermost pod. A kubelet inside a container has its own pods, which the kubelet on this
-// host does not know. If the pods run inside a container that is itself a node, as with kind or minikube, podOf ignores that
-// container. It finds no pod in user.slice, because users can create cgroups with any name there.
+// If a path contains several pods, podOf returns the outermost one. A kubelet inside a container has its own pods, which the
+// kubelet on this host does not know. If the pods run inside a container that is itself a node, as with kind or minikube, podOf
+// ignores that container. It finds no pod in user.slice, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths:
 //
@@ -75,7 +75,7 @@ const kubepods = "kubepods"
 // qos lists the QoS classes that have their own cgroup below [kubepods], in lower case (pkg/apis/core/v1/helper/qos).
 var qos = [...]string{"burstable", "besteffort"}
 
-// isUID reports whether a pod UID has the usual form. It is either a UUID or, for a static pod, the MD5 hash of the
+// isUID reports whether a pod UID has the usual form. The usual form is a UUID or, for a static pod, the MD5 hash of the
 // manifest (pkg/kubelet/config, applyDefaults). The UID in a static pod's manifest may have any other form.
 func isUID(uid string) bool {
 	digits := strings.ReplaceAll(uid, "-", "")

@@ -18,7 +18,7 @@ import (
 // device is the number of the device that contains a file system. It may be a virtual device.
 type device struct{ major, minor uint32 }
 
-// file identifies a mapped file in the same way as /proc/PID/maps.
+// file identifies a mapped file by its device and inode, as /proc/PID/maps does.
 type file struct {
 	device
 	inode uint64
@@ -33,9 +33,9 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// readDescriptors finds the devices that a thread has open, and adds them to the map held. It looks at the files that the links
-// in /proc/PID/fd lead to, but does not read the text of the links. That text may be a path in another mount namespace or the
-// path of a deleted node.
+// readDescriptors finds the devices that a thread has open, and adds them to the map held. It follows the links in /proc/PID/fd
+// to the open files, but does not read the text of the links. That text may be a path in another mount namespace or the path of
+// a deleted node.
 func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -64,9 +64,9 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// Each mapping is charged to the pod, even if the scan has already inspected the mapped file. A child process therefore
-// costs as much as its parent. One unit of work is one file, mappingsCharged mappings, or textCharged bytes of
-// /proc/PID/maps.
+// Each mapping counts toward the limit on the work for a pod (maxWork), even if the scan has already inspected the mapped file.
+// A child process therefore counts as much as its parent. One unit of work is one file, mappingsCharged mappings, or textCharged
+// bytes of /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
@@ -153,8 +153,8 @@ func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, 
 }
 
 // eachMapping calls f for each mapping of a process. Inode 0 means memory that is not backed by a file. Since Linux 6.11,
-// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). The text of /proc/PID/maps also
-// contains the paths. A process can make them long, and the kernel spends most of the time formatting them.
+// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). The text of /proc/PID/maps
+// also contains the paths. A process can use long paths, and the kernel spends most of the time formatting the paths.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -221,8 +221,8 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 // maxLine is the maximum number of bytes of a line that are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
-// eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. It charges the length of the text
-// as work.
+// eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. The length of the text counts as
+// work for the pod.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
 	size, rest := 0, false // the variable rest is true in the middle of a line
@@ -325,9 +325,9 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless is called for a file that cannot be inspected. It reports whether the file certainly does not keep a device in use.
-// The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a file
-// server.
+// harmless is called for a file that cannot be inspected. It reports whether it is certain that the file does not keep a device
+// in use. The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a
+// file server.
 func (r *scanner) harmless(l link) bool {
 	if isKernelObject(l) || r.cannotBeNode(l) {
 		return true

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// ErrIncomplete means that the answer may lack a process that holds a device. A caller that needs a free device must assume that
-// the device is in use.
+// ErrIncomplete means that the answer may omit a process that holds a device, because not all processes could be inspected. A
+// caller that needs a free device must assume that the device is in use.
 var ErrIncomplete = errors.New("not all processes could be inspected")
 
 // Number identifies a device by the type and the number of its node.
@@ -46,14 +46,14 @@ type Holder struct {
 	PodUID string `json:"pod,omitempty"` // UID of the process's pod, or "" for a process of the host
 }
 
-// Unread describes processes that could not be read. They belong to one pod, or to the host.
+// Unread describes processes whose open files could not be read. All of them belong to the same pod, or to the host.
 type Unread struct {
 	PodUID string `json:"pod,omitempty"` // "" for the host
 	// Any reports whether the processes may hold any device on the node. It is set for the host and for privileged pods, which
 	// have CAP_SYS_ADMIN. Other pods can hold only devices that the kubelet gave them.
 	Any   bool   `json:"any,omitempty"`
 	Count int    `json:"count"` // number of processes
-	Cause string `json:"cause"` // why the first of them could not be read
+	Cause string `json:"cause"` // why the first of these processes could not be inspected
 }
 
 // Answer lists the holders of some device nodes.
@@ -62,8 +62,9 @@ type Answer struct {
 	Unread  []Unread `json:"unread,omitempty"`  // sorted by PodUID
 }
 
-// Err returns an [ErrIncomplete] error if an unread process may hold a device that the kubelet gave only to the given pods.
-// Unread processes of the host and of privileged pods always cause an error. Unread processes of other pods are ignored.
+// Err returns an [ErrIncomplete] error if a process that could not be inspected may hold a device that the kubelet gave only to
+// the given pods. Such a process always causes an error if it belongs to the host or to a privileged pod. Otherwise, it causes
+// an error only if it belongs to one of the given pods.
 func (a Answer) Err(pods ...string) error {
 	count, cause := 0, ""
 	for _, u := range a.Unread {
@@ -83,20 +84,22 @@ func (a Answer) Err(pods ...string) error {
 // example in the /dev of a container. For a disk, also pass the numbers of its other nodes, of its partitions and of its
 // controllers.
 //
-// The parameter proc is the mount point of the host's procfs. The parameter asker is the PID of the requesting process, or 0. The
-// answer omits the requesting process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the
-// descriptors of other processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The error
-// is the result of calling [Answer.Err] without pods. Even if there is an error, the answer contains the holders that were found.
-// The answer includes descriptors opened with O_PATH, although they do not keep the device in use. The function opens no device.
+// The parameter proc is the mount point of the host's procfs. The parameter asker is the PID of the requesting process, or 0.
+// The answer omits this process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the
+// descriptors of other processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The
+// error is the result of calling [Answer.Err] without pods. Even if the error is not nil, the answer contains the holders that
+// were found. The answer includes descriptors opened with O_PATH, although they do not keep the device in use. The function
+// opens no device.
 //
-// No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. A process is
-// reported as unread if the kernel does not answer a query about it within a second. A pod is reported as unread if its
-// descriptors, mappings and threads are too many to read with a bounded amount of work. If a file cannot be inspected,
-// for example a file on another user's FUSE mount, the result depends on the type and options of the mount. A process that is
-// stuck in the kernel blocks a thread of the calling process. Therefore, call Holders in a process that can be abandoned.
+// No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. If the kernel does not
+// answer a query about a process within a second, Holders adds the process to [Answer].Unread. Holders does the same for a pod
+// with too many descriptors, mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for
+// example a file on another user's FUSE mount, the result depends on the type and options of the mount. A query about a process
+// that is stuck in the kernel blocks a thread of the caller, perhaps forever. Therefore, call Holders in a separate process
+// that may hang.
 //
-// Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. A pod
-// that constantly starts processes is reported as unread. The host is never reported as unread for this reason.
+// Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. If a pod
+// starts processes all the time, Holders adds the pod to [Answer].Unread. It never adds the host for this reason.
 //
 // The answer is a snapshot, because a process can pass a descriptor to another process during the search. Only a caller that
 // opens the device exclusively can exclude all other users. Holders does not find users in the kernel (mounts, swap, device

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether an open file there certainly is
-// not a device node. This is certain if the mount has the option nodev. File servers may never answer, so their mounts are
-// treated as nodev too. Only root can mount a file server without nodev.
+// mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether it is certain that an open
+// file on the mount is not a device node. This is certain if the mount has the option nodev. A mount of a file server is treated
+// as if it had nodev, because the server may never answer a query about a file. Only root can mount a file server without nodev.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // keys are devices, values tell whether this is certain for all mounts of the device
+	byDevice map[device]bool // for each device, whether this is certain for all mounts of the device
 }
 
 // fileServers lists the types of file systems that a network server or a user-space program provides. The kernel calls OrangeFS
@@ -24,8 +24,8 @@ var fileServers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// cannotBeNode reports whether a link certainly does not lead to an open device node. This is certain for a kernel object, and
-// for a file on a mount that allows no device nodes. For a mapped file, the device number identifies the mount.
+// cannotBeNode reports whether it is certain that a link does not lead to an open device node. This is certain for a kernel
+// object, and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the mount.
 func (r *scanner) cannotBeNode(l link) bool {
 	id := 0
 	if l.file == (file{}) {
@@ -69,8 +69,8 @@ func mountID(path string) (id int) {
 // namespace contains a few thousand mounts.
 const maxMounts = 1 << 13
 
-// readMounts reads the mounts of a process. If it cannot read them, or if there are too many, the result is empty. A mount that
-// was not read could allow device nodes.
+// readMounts reads the mounts of a process. If it cannot read all of them, or if there are too many, the result is empty,
+// because a mount that was not read could allow device nodes.
 func (r *scanner) readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
 	info, err := openFile(task+"/mountinfo", 0)

@@ -64,7 +64,8 @@ func findPods(root string) (map[string][]string, error) {
 // kubelet requires that each pod's cgroup is in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
-// hierarchy returns the directory of the version 1 hierarchy, or of cgroup v2, that is searched for pods.
+// hierarchy returns the directory to search for pods. With version 1, this is the directory of the first hierarchy in
+// [hierarchies] that exists.
 func hierarchy(root string) (string, error) {
 	if _, err := os.Stat(filepath.Join(root, controllersFile)); err == nil {
 		return root, nil
@@ -78,7 +79,7 @@ func hierarchy(root string) (string, error) {
 	return "", fmt.Errorf("find pods in %s: %w: it is not the root of a cgroup hierarchy", root, fs.ErrNotExist)
 }
 
-// walk searches for the cgroups of pods.
+// walk is one search for the cgroups of pods.
 type walk struct {
 	visit    func(dir string) error // called before a directory with relevant children is read, or nil
 	services bool                   // whether the parent cgroup of all pods may be inside a service
@@ -135,7 +136,7 @@ func (w *walk) mayContainPods(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass reports whether a QoS class's cgroup has the given name, such as "burstable" or "kubepods-burstable.slice".
+// isClass reports whether the given name is that of a QoS class's cgroup, such as "burstable" or "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")
@@ -160,7 +161,7 @@ func (w *walk) children(dir string) ([]string, error) {
 }
 
 // isPopulated reports whether a cgroup, or one below it, contains a process. In cgroup v2, the file cgroup.events contains the
-// answer. In cgroup v1, each cgroup lists only its own processes, so isPopulated looks into all of them.
+// answer. In cgroup v1, each cgroup lists only its own processes, so isPopulated also looks into all cgroups below.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scanner reads one process for a [scan].
+// scanner finds the devices that one process holds, as part of a [scan].
 type scanner struct {
 	*scan
 	pid      int
 	podUID   string       // UID of the pod that the process belongs to, or "" while unknown
-	careful  bool         // set if files on network file systems must not be read
+	careful  bool         // set if files on network file systems must not be inspected
 	steps    atomic.Int64 // incremented with each answer from the kernel
 	querying atomic.Bool  // set while a query about a file is in progress
 	mounts   *mounts      // nil before the first use
@@ -38,15 +38,15 @@ type scanner struct {
 	idleChecks int   // number of checks since steps last changed
 }
 
-// run reads the process. It returns false if the scan abandoned the process before the end.
+// run finds the devices that the process holds. It returns false if the scan has abandoned the process in the meantime.
 func (r *scanner) run() bool {
 	held := make(map[Number]bool)
 	podUID, err := r.readProcess(held)
 	return r.add(r, podUID, held, err)
 }
 
-// stalled reports whether a call to the kernel has taken longer than patience. It must be called exactly once in each check for
-// progress.
+// stalled reports whether a call to the kernel has taken longer than the field patience allows. It must be called exactly once
+// in each check for progress.
 func (r *scanner) stalled() bool {
 	r.idleChecks++
 	if steps := r.steps.Load(); steps != r.lastSteps {
@@ -108,7 +108,7 @@ func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err 
 	return nil
 }
 
-// charge adds work to the total for the processes of a pod. It returns errWork if the total exceeds the limit.
+// charge adds work to the total for the processes of a pod. It returns errWork if the total exceeds maxWork.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
 	if r.owner == nil { // the process is the helper itself
@@ -204,7 +204,8 @@ func compareTables(a, b int) int {
 	return a - b
 }
 
-// list returns the numeric names in a directory. While it reads them, it passes the number of names to the function charge.
+// list returns the numeric names in a directory. While it reads the directory, it passes the number of names to the
+// function charge.
 func list(dir string, charge func(int) error) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -223,7 +224,7 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 }
 
 // eachName calls f with the names in an open directory, a few at a time. A list of all names could be too large, because the
-// process that is read determines their number.
+// inspected process determines how many names there are.
 func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string

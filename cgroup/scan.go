@@ -24,8 +24,8 @@ const (
 	// started during the previous round and inherited descriptors. A limit is necessary, because some nodes start
 	// processes all the time.
 	rounds = 8
-	// scanners is the number of processes that are read concurrently. While some readers are stuck in the kernel, there may be up
-	// to maxScanners of them.
+	// scanners is the number of processes that are read concurrently. While some readers are stuck in the kernel, up to
+	// maxScanners readers may run.
 	scanners, maxScanners = 4, 32
 	// maxStuck limits the number of threads that wait in the kernel for information about a process. At most maxStuckPods of them
 	// may wait for processes of pods, so that the rest remain for processes of the host. One pod can block only one thread. By
@@ -34,7 +34,7 @@ const (
 	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of threads. The
 	// limit is about ten times the work for a large pod. This amount of work takes a second or two.
 	maxWork = 1 << 19
-	// maxFiles limits the number of mapped files that are remembered. Each file takes about 40 bytes.
+	// maxFiles limits the number of mapped files whose device numbers are stored. Each file takes about 40 bytes.
 	maxFiles = 1 << 17
 	// maxSample limits how many of a pod's processes are checked for privileges.
 	maxSample = 1 << 10
@@ -85,7 +85,7 @@ type owner struct {
 	pod    bool
 	pids   []int // the first maxSample processes of a pod
 	work   atomic.Int64
-	err    error // why the scan reads no more of these processes, or nil
+	err    error // why the scan does not read the remaining processes, or nil
 	late   bool  // set if a process was started after the first round
 	unread int
 	cause  string
@@ -144,8 +144,9 @@ func (s *scan) round(n int) (found int, err error) {
 }
 
 // markForkingPods is called after the last round. It marks a pod as unread if the pod has started processes since the first
-// round. A process that exited before it was read may have passed its descriptors to another process. The host is never marked
-// for this reason, because processes of the host start and exit all the time on some nodes.
+// round. One of these processes may have exited before the scan inspected it, and may have passed a descriptor to another
+// process before that. The host is never marked for this reason, because processes of the host start and exit all the time
+// on some nodes.
 func (s *scan) markForkingPods() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,9 +167,9 @@ type reader struct {
 	rest    work     // processes taken from the queue but not read yet
 }
 
-// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain abandons the
-// reader and its process. It starts two new readers in place of the abandoned one, because the processes of many pods may be
-// stuck.
+// drain reads the processes in a queue, several at a time. If the kernel does not answer a reader within the time patience,
+// drain abandons the reader and its process. It starts two new readers in place of the abandoned one, because the processes of
+// many pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -224,10 +225,10 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp abandons the current process if the reader has made no progress within patience, and reports whether it did so. It
-// returns the processes that the reader had not read yet. giveUp marks the current process as unread. After that, no other
-// process of its pod is read. If a file on a network file system may be the cause, giveUp instead makes the process the first in
-// rest. The scan then reads the process again, but without such files.
+// giveUp abandons the current process if the reader has made no progress within the time patience. The result stuck reports
+// whether giveUp has done so. The result rest contains the processes that the reader has not read yet. giveUp marks the current
+// process as unread. After that, no other process of its pod is read. If a file on a network file system may be the cause,
+// giveUp instead makes the process the first in rest. The scan then reads the process again, but without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,8 +249,8 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone queues the scanner's process, which is read after the processes of the host. A zombie has nothing to read, but it may
-// have passed its files to a process that the next round finds.
+// postpone adds the scanner's process to the processes that are read after those of the host. A zombie has nothing to read, but
+// it may have passed its files to a process that the next round finds.
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,7 +300,7 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 	return o
 }
 
-// add adds the result of a scanner to the answer. It returns false if the process was abandoned.
+// add adds the devices that a scanner has found to the answer. It returns false if the process was abandoned.
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -51,11 +51,12 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 	}
 }
 
-// watches contains the inotify watches on directories where pods may appear or vanish (inotify(7)). Watch descriptors are the
-// keys.
+// watches contains the inotify watches on directories where cgroups of pods may appear or vanish (inotify(7)). The keys are
+// watch descriptors.
 //
 // The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself receives
-// neither IN_DELETE_SELF nor IN_IGNORED, and remains, because kernfs keeps the watched inode (Linux 6.18, both cgroup versions).
+// neither IN_DELETE_SELF nor IN_IGNORED. The watch does not end, because kernfs keeps the watched inode (Linux 6.18, both
+// cgroup versions).
 type watches struct {
 	fd   int
 	dirs map[int]string
@@ -67,7 +68,7 @@ const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_M
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // look adds watches on the directories that exist now, and removes all other watches. It watches each directory before it reads
-// the directory.
+// the directory, so that it misses no change.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {
