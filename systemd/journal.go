@@ -19,7 +19,8 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain removes the timestamp and empty texts from a line. It also replaces slog's name for [LevelNotice] with NOTICE.
+// plain removes the timestamp and attributes with an empty text from a line. It also replaces slog's name for [LevelNotice]
+// with NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -55,8 +56,8 @@ type journalHandler struct {
 // Enabled reports whether lines of the given level are written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line. The text of the line consists of the message and the attributes. Each attribute is also a field.
-// The message and the priority are the first two fields, because [textOf] expects them there.
+// Handle writes a line. The text of the line consists of the message and the attributes. Each attribute is also written as a
+// field of its own. The message and the priority are the first two fields, because [textOf] expects them there.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte

@@ -27,9 +27,9 @@ const (
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger that does not block, even if nothing reads the log. Lines wait in a bounded queue, and a goroutine writes them.
-// A line that does not fit into the queue or cannot be written is dropped and counted. When the queue is empty and a write has
-// succeeded, a warning reports the number of dropped lines.
+// Log is a logger that does not block, even if nothing reads the log. Lines wait in a bounded queue, and a goroutine writes
+// them. A line that does not fit into the queue or cannot be written is dropped and counted. When the queue is empty and a write
+// has succeeded, Log writes a warning with the number of dropped lines.
 type Log struct {
 	*slog.Logger
 
@@ -119,12 +119,13 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each Write as one datagram. The socket must be connected. If the receiver's queue is full of other senders'
-// datagrams, the kernel wakes only connected senders (net/unix/af_unix.c, unix_dgram_peer_wake_me).
+// journalSocket sends each Write as one datagram. The socket must be connected. If a sender waits because other senders have
+// filled the receiver's queue, the kernel wakes it only if its socket is connected (net/unix/af_unix.c,
+// unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
-	text io.Writer // standard error, used if the sandbox hides a socket that journald has created later
+	text io.Writer // standard error, used if journald has created a new socket that the sandbox hides
 }
 
 // Write sends a datagram. If journald has created a new socket, Write connects again. If there is no socket, it writes

@@ -42,8 +42,8 @@ func notify(state string) error {
 }
 
 // Store passes a copy of a descriptor to the service manager, which keeps the copy for the next process
-// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The service manager closes the copy
-// when the peer hangs up.
+// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The service manager closes the copy when
+// the other end of the connection hangs up.
 func Store(name string, f *os.File) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

@@ -30,13 +30,13 @@ type Unusable struct {
 	Masked   bool // true if the unit is masked, false if its unit file is missing
 }
 
-// String describes the problem.
+// String returns a sentence that names the unit and the problem.
 func (u Unusable) String() string {
 	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
-// Complaints returns a warning for each template that systemd cannot run. It returns nil if this machine does not run
-// systemd.
+// Complaints returns a warning for each of the given template units that systemd cannot run. It returns nil if this machine does
+// not run systemd.
 func Complaints(templates ...string) (texts []string) {
 	if !Booted() {
 		return nil
@@ -47,8 +47,8 @@ func Complaints(templates ...string) (texts []string) {
 	return texts
 }
 
-// FindUnusable returns the templates whose unit file is missing or masked. It searches the same directories as "systemctl
-// list-unit-files".
+// FindUnusable returns the given template units whose unit file is missing or masked. It searches the same directories as
+// "systemctl list-unit-files".
 func FindUnusable(templates ...string) []Unusable { return unusable(unitPath, templates) }
 
 func unusable(dirs, templates []string) (all []Unusable) {

@@ -71,13 +71,13 @@ func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
-		// If the unit cannot be stopped, the next run replaces it.
+		// If this request fails, the job that the next call of Run starts replaces the current one.
 		_, _ = c.StopUnitContext(stopping, name, replace, nil)
 	}
 	return fmt.Errorf("run %s: %w", name, err)
 }
 
-// await waits for the end of a job and returns its result (org.freedesktop.systemd1(5), JobRemoved).
+// await waits until a job of systemd ends, and returns the result of the job (org.freedesktop.systemd1(5), JobRemoved).
 func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string, err error) {
 	tick := time.NewTicker(jobLook)
 	defer tick.Stop()
