@@ -9,16 +9,16 @@ import (
 
 // Disk identifies a disk that an inspection found. Two inspections that find the same disk produce equal values.
 type Disk struct {
-	Appearance string `json:"diskseq,omitempty"` // counts the appearances of the disk in this boot, see device.Target
+	Appearance string `json:"diskseq,omitempty"` // diskseq, which differs for each disk that appears in this boot, see device.Target
 	Medium     string `json:"disk,omitempty"`    // identifies the disk itself in any boot, see device.Target
-	Instance   uint64 `json:"inode,omitempty"`   // inode of the hardware in this boot, see device.Host
+	Instance   uint64 `json:"inode,omitempty"`   // inode of the disk's directory in sysfs in this boot, see device.Host
 }
 
 // Book contains the evidence about all disks, including absent ones.
 type Book struct {
 	boot    string
 	records map[string]*Evidence // evidence by key
-	twins   map[string]bool      // media that two disks have claimed at the same time since the start
+	twins   map[string]bool      // media that two disks have claimed at the same time since metalplugd started
 }
 
 // NewBook returns an empty book for the boot with this ID. The ID is empty if it is unknown.
@@ -70,16 +70,18 @@ func (b *Book) Presence(d Disk) string {
 // SameBoot reports whether a presence belongs to this boot.
 func (b *Book) SameBoot(presence string) bool { return strings.HasPrefix(presence, bootKey+b.boot+" ") }
 
-// Split records that two disks claim the same medium. From then on, only its appearance identifies each of these disks.
+// Split records that two disks claim the same medium. From then on, the book identifies each of these disks only by
+// its appearance.
 func (b *Book) Split(medium string) {
 	delete(b.records, medium)
 	b.twins[medium] = true
 }
 
-// HasTwins reports whether two disks have claimed a medium.
+// HasTwins reports whether two disks have claimed the same medium since metalplugd started.
 func (b *Book) HasTwins(medium string) bool { return b.twins[medium] }
 
-// Restore adds the evidence from the last run. It returns the media of adoptions that ended because the node rebooted.
+// Restore adds the evidence that the last run of metalplugd has saved. It returns the media of adoptions that ended because the
+// node rebooted.
 func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string) {
 	for key, v := range kept {
 		switch {

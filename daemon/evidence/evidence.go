@@ -30,7 +30,8 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// If this presence is set, the evidence is valid only for it. An inspection that confirms the evidence clears this field.
+	// The only presence in which the evidence is valid, or empty if it is valid in any presence. An inspection that confirms the
+	// evidence clears this field.
 	Of string `json:"of,omitempty"`
 
 	// In is the presence that the count in Written belongs to. Written is the latest value of [device.Sighting].Written that
@@ -55,7 +56,7 @@ func (v Evidence) Percent() int {
 	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
-// Reading returns the reason that is shown while the disk is being read.
+// Reading returns the reason why metalplug does not offer the disk while it is being read.
 func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
@@ -69,7 +70,7 @@ func (v Evidence) OutlastsBoot() bool {
 	return v.Of == ""
 }
 
-// Seen contains the facts from an inspection of a disk.
+// Seen contains the facts that an inspection of a disk has found.
 type Seen struct {
 	Presence string
 	SameBoot bool // whether the presence in [Evidence].Of belongs to this boot
@@ -80,8 +81,8 @@ type Seen struct {
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection. The result ended explains why the evidence is no longer valid, or is
-// empty. Evidence of an erasure or an adoption ends if another disk with the same identity may have replaced the disk.
+// Weigh returns the evidence after an inspection. If the evidence is no longer valid, the result ended contains the reason.
+// Evidence of an erasure or an adoption ends if another disk with the same identity may have replaced the disk.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
@@ -108,7 +109,8 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	// If the disk is adopted, the helper compares the content. If a read found data, metalplug reads again from that data.
+	// If the disk is adopted, the helper compares the content. If a read found data, metalplug later reads again from the offset
+	// of this data.
 	case v.Scrub == "" && v.Found == "":
 		return v, s.Data
 	}
@@ -122,9 +124,9 @@ type Read struct {
 	Content string // a description of the data, or empty
 }
 
-// Surveyed returns the evidence after metalplug has read a further part of the disk. The parameter from is the evidence when
-// this read started. The result ok is false if the evidence has changed since then. If an earlier read found data, and this
-// data is gone, another process has changed the disk. In this case, the read starts again at offset 0.
+// Surveyed returns the evidence after metalplug has read another part of the disk. The parameter from is the evidence when this
+// read started. The result ok is false if the evidence has changed since then. If an earlier read found data, and this data is
+// gone, another process has changed the disk. In this case, the read starts again at offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

@@ -24,8 +24,8 @@ const libexec = "/usr/libexec/metalplug"
 // sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the configuration file that the parent process has passed. If there is none, it returns the parameter
-// standard.
+// ConfigFile returns the name of the configuration file that the parent process has passed. If it has passed none, ConfigFile
+// returns the parameter standard.
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -58,8 +58,8 @@ func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, 
 	return answer, err
 }
 
-// Ask sends a request and returns the answer. It calls the function request while the program starts. Ask blocks until the answer
-// arrives or ctx ends. If ctx ends, the program still finishes its work.
+// Ask sends a request and returns the answer. It calls the function request while the program starts. Ask blocks until the
+// answer arrives or ctx ends. If ctx ends, Ask disconnects, but the program may still finish its work.
 func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	if p.Slots != nil {
 		select {

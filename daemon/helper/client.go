@@ -24,8 +24,9 @@ const (
 	// maxWorking is the maximum number of devices that helpers work on at the same time. metalplug-reset.socket accepts the same
 	// number of connections.
 	maxWorking = 64
-	// maxAsking is the maximum number of simultaneous requests for the processes that have a device open. Each request reads all
-	// processes. In addition, metalplug-holders.socket accepts one connection from each metalplug-reset.
+	// maxAsking is the maximum number of simultaneous requests for the processes that have a device open. For each request, a
+	// helper reads the descriptors of all processes. In addition, metalplug-holders.socket accepts one connection from each
+	// metalplug-reset.
 	maxAsking = 8
 )
 
@@ -83,7 +84,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 	}
 }
 
-// probe claims the disk, unless a pod holds the disk.
+// probe asks metalplug-reset to inspect a disk. Unless a pod holds the disk, probe claims the disk first.
 func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Report, error) {
 	do := reset.Probe
 	switch {
@@ -103,7 +104,8 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	return h.do(ctx, r)
 }
 
-// survey claims the disk, because the helper must not be reported as a process that has the disk open.
+// survey asks metalplug-reset to read a disk. It claims the disk, so that the function holding does not report the helper as a
+// process that has the disk open.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
@@ -140,7 +142,8 @@ func (h *client) do(ctx context.Context, r reset.Request) (device.Report, error)
 	return a.Report, a.Err()
 }
 
-// meanings maps results of the helper to errors about the device. Any other result except success means that the work has failed.
+// meanings maps results of metalplug-reset to errors about the device. A result that is neither here nor [reset.OK] means that
+// the work has failed.
 var meanings = map[reset.Result]error{
 	reset.Busy:        device.ErrInUse,
 	reset.Foreign:     fmt.Errorf("%w: %w", turnover.ErrUnfit, device.ErrForeign),

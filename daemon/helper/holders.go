@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding asks metalplug-holders for the processes that have one of the nodes, or another node of the same device, open. It first
-// waits until no reset helper works on the devices, because such a helper has the disk open but is not a holder.
+// holding asks metalplug-holders which processes have one of the given nodes open, or another node of the same device. It first
+// waits until metalplug-reset works on none of the devices, because metalplug-reset may itself have a disk open.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
 	var numbers []cgroup.Number

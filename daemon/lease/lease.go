@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lease describes the life of a device between two tenants as one table of states, events and effects.
+// Package lease describes how a device passes from one tenant to the next, in one table of states, events and effects.
 //
 // All rules are in [Table]. [Lease.Apply] looks up the row for an event and changes the lease as the row says. No other
 // function changes a lease. The package reads no hardware and no clock. A test generates the page docs/lease.md from the
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// State is a stage in the life of a device between two tenants.
+// State is a stage in the life of a device, from one tenant to the next.
 type State string
 
 // States of a lease. The control socket and the metric metalplug_device_state use the same names.
@@ -53,9 +53,9 @@ const (
 	Erase   Order = "erase"
 )
 
-// Lease is the state of a device between two tenants. The zero value is not valid. A device that needs evidence begins as
-// [Unproven], and every other device begins as [Free]. Leases are copied, so code that changes Tenants must replace the
-// slice instead of modifying it.
+// Lease records how far a device is on its way from one tenant to the next. The zero value is not valid. A device that needs
+// evidence begins as [Unproven], and every other device begins as [Free]. Leases are copied, so code that changes Tenants must
+// replace the slice instead of modifying it.
 type Lease struct {
 	State   State `json:"state"`
 	Hold    Hold  `json:"hold,omitempty"`
@@ -99,8 +99,8 @@ func (l Lease) Pods() (pods []string, all bool) {
 	return l.Tenants, true
 }
 
-// Working reports whether metalplug works on the device. During this time, changes to the hardware are attributed to this
-// work.
+// Working reports whether metalplug works on the device. During this time, metalplug assumes that changes to the hardware result
+// from this work.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -116,14 +116,14 @@ type Event struct {
 	Medium  string   // only for the event started: the medium of the disk
 	Reason  string   // only for the event failed: the cause
 	Order   Order    // only for the event failed: the work, if the operator ordered it
-	// Proven reports whether the device can be offered when it has no tenant. Either the device needs no evidence, or its
-	// evidence is complete, or its residue is erased before the next start.
+	// Proven reports whether the device can be offered when it has no tenant. It is set if the device needs no evidence, if its
+	// evidence is complete, or if its residue is erased before the next start.
 	Proven bool
 	Given  bool // only for the event started: whether the device was given to the next tenant during the work
-	// For the event proven, Residue reports whether the disk contains a tenant's data that is erased before the next start.
-	// For the events started and listed, Residue reports whether metalplug attributes the content to the tenant from now on.
-	// The disk must have been proven or erased, and must still be the disk that was prepared. Its resource must not offer
-	// disks that the host uses.
+	// For the event proven, Residue reports whether the disk contains a tenant's data that is erased before the next start. For
+	// the events started and listed, Residue reports whether metalplug attributes the content to the tenant from now on.
+	// metalplug does this only if the disk was proven to be unused or was erased, and if it is still the disk that was prepared.
+	// In addition, its resource must not offer disks that the host uses.
 	Residue bool
 }
 

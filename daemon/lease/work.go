@@ -32,8 +32,8 @@ type Work struct {
 }
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter tenants
-// contains the tenants that the checkpoint lists. A checkpoint that lists no tenant is older. While a tenant waits for its
-// first container, a checkpoint is also older if it lists only tenants that have already had a container.
+// contains the tenants that the checkpoint lists. A checkpoint that lists no tenant counts as older. While a tenant waits for
+// its first container, a checkpoint also counts as older if it lists only tenants that have already had a container.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
@@ -56,7 +56,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	// The disk is also erased here if the kubelet gave it to the next pod before it was cleaned up.
+	// The disk is also erased here if the kubelet gave it to the next pod before metalplug had cleaned it up.
 	case first && l.Residue && r.Scrubs && l.Hold != Interrupted:
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
@@ -67,7 +67,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	return w
 }
 
-// CleanUp returns the work to do after the last tenant has ended, or the work that failed and must be repeated.
+// CleanUp returns the work to do after the last tenant has ended. It also returns the work to repeat after a failure.
 func (l Lease) CleanUp(r Rule) Work {
 	w := Work{Reset: true}
 	if l.Residue {
