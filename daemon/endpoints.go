@@ -21,7 +21,7 @@ import (
 // the endpoints of resources that have changed.
 type endpoints struct {
 	create   func(config.Resource) *plugin.Endpoint
-	changed  chan struct{} // has a buffer of one, which is filled when an endpoint is added or removed, or its registration changes
+	changed  chan struct{} // has a buffer of one, filled when an endpoint is added or removed, or its registration changes
 	onChange func()        // called whenever the channel changed is filled
 	// last is the time when an endpoint last registered with the kubelet or lost its connection, in this daemon or in an earlier
 	// one. It is zero if no daemon has run since boot.

@@ -17,21 +17,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation between a device and its bundle. A bundle has no object of its own. It consists of the members
-// that name it. Each member has its own lease. The kubelet knows only the ID of the bundle.
+// membership is the relation between a device and its bundle. A bundle has no entry in the inventory. It consists of all devices
+// whose field bundle contains its ID. Each of these members has its own lease. The kubelet knows only the ID of the bundle.
 type membership struct {
 	bundle         string // the ID of its bundle, or empty
 	bundleResource string // the resource of the bundle
 	asideReason    string // why the device is offered neither on its own nor in a bundle, or empty
-	// vacant is set if aside is set and the kubelet has confirmed that no pod holds the device. A disk with a tenant's data
-	// stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
+	// vacant is set if asideReason is not empty and the kubelet has confirmed that no pod holds the device. Only a disk with a
+	// tenant's data can be vacant. Such a disk stays assigned to its resource and is listed as Unhealthy, so that metalplug
+	// erases it as that resource requires.
 	vacant bool
 }
 
 // bundler assembles the bundles of an inventory.
 type bundler struct{ *loop }
 
-// name returns the ID that the kubelet uses for a device.
+// name returns the ID by which the kubelet knows a device. For a member of a bundle, this is the ID of the bundle.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
 // listResource returns the resource that lists a device, either under the device's own ID or as a part of a bundle.
@@ -67,8 +68,8 @@ func (l bundler) members(resource string) *device.Members {
 	return nil
 }
 
-// byBundle returns the members of each bundle, by the bundle's ID. The ID of the bundle is derived from its first member.
-// The other members are sorted by kind and ID.
+// byBundle returns the members of all bundles. The keys are the IDs of the bundles. The first member of a bundle is the one whose
+// ID became part of the bundle's ID. The other members are sorted by kind and ID.
 func (l bundler) byBundle() map[string][]*entry {
 	all := make(map[string][]*entry)
 	for _, e := range l.entries {
@@ -90,9 +91,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses only devices that no pod can get, because they are vacant or in no device
-// list. Existing bundles keep their members. A device that must leave its own list or an incomplete bundle is Unhealthy
-// until the kubelet confirms that no pod holds it.
+// assemble combines devices into bundles. It uses only devices that no pod can get, because they are vacant or in no device list.
+// Existing bundles keep their members. A device that must leave a device list or an incomplete bundle is marked Unhealthy, and
+// leaves once the kubelet confirms that no pod holds it.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -134,7 +135,8 @@ const (
 	lostMember = "the bundle lost a member, or its configuration changed" + whileHeld
 )
 
-// broken returns why a bundle must be removed once no pod holds it, or empty.
+// broken returns the reason why a bundle must be dissolved once no pod holds it. The reason is empty if the bundle may continue
+// to exist.
 func (l bundler) broken(id string, members []*entry) string {
 	first := members[0]
 	m := l.members(first.bundleResource)
@@ -158,10 +160,11 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. It also considers free devices that are offered individually, because they can
-// move to a bundle. While inspections are pending, it assembles no bundle, because an inspection may find a nearer device.
+// match assembles the bundles of a rule. It also considers free devices that are offered individually, because they can move to a
+// bundle. While inspections are pending, match assembles no bundle, because an inspection may find a device that is nearer to the
+// others.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
-	left := make(map[*entry]bool) // the devices that are in no bundle
+	left := make(map[*entry]bool) // the matching devices that are in no bundle
 	var items []bundle.Item
 	for _, e := range l.entries {
 		kind := r.Bundle.Kind(e.resource)
@@ -208,7 +211,8 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 }
 
-// canJoin reports whether a device may become part of a new bundle. The device must be usable, and no pod may hold it.
+// canJoin reports whether a device may become part of a new bundle. The device must be present, healthy, cleaned up and not
+// cordoned, and no pod may hold it.
 func (l bundler) canJoin(e *entry) bool {
 	f := l.facts(e)
 	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
@@ -280,10 +284,11 @@ func bundleStatus(id string, members []*entry, now time.Time) *Status {
 	return s
 }
 
-// urgency ranks a lease. A higher rank means a stronger reason why the next pod cannot get the device.
+// urgency ranks a lease by the reason why the next pod cannot get the device. A lease that a pod holds has the highest rank,
+// followed by a lease with a failure and a lease with pending work.
 func urgency(of lease.Lease) int {
 	switch {
-	case of.Held(): // as long as a pod holds a member, metalplug queries the kubelet about the bundle
+	case of.Held(): // so that metalplug queries the kubelet about the bundle as long as a pod holds any member
 		return 3
 	case of.Failure != "":
 		return 2

@@ -13,13 +13,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// ErrHeld means that another tenant holds a device.
+// ErrHeld means that another tenant holds the device.
 var ErrHeld = errors.New("it is held")
 
-// Claim assigns devices to a claim. The assignment is in the state file after [Inventory.Kept]. The claim may already have
-// some of the devices. All other devices must be healthy and belong to a resource that DRA serves. Each of them must be
-// free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason.
-// After an error, the claim has only the devices that it had before.
+// Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
+// already have some of the devices. All other devices must be healthy and belong to a resource that DRA serves. Each of them must
+// be free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or describes why a
+// device is unsuitable. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	return i.ask(ctx, func(l *loop) error {
 		for _, id := range ids {
@@ -40,7 +40,8 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 }
 
 // claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
-// device is no longer shared, a claim that it is not prepared for must wait for the other claims.
+// resource has fewer shares than before, a claim for which the device is not prepared yet must wait until enough other claims
+// have ended.
 func (l *loop) claimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {
@@ -58,7 +59,7 @@ func (l *loop) claimable(id, claim string) error {
 		return fmt.Errorf("%w by a pod", ErrHeld)
 	case rule == nil || rule.Claims == 0:
 		return errors.New(`DRA does not serve its resource; write serve = "dra"`)
-	case !s.Healthy, s.Barred != "" && len(others) == 0: // the clean-up follows the last claim
+	case !s.Healthy, s.Barred != "" && len(others) == 0: // a device is cleaned up only after its last claim has ended
 		return fmt.Errorf("unhealthy: %s", cmp.Or(s.Reason, s.Barred))
 	}
 	return nil

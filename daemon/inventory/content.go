@@ -11,19 +11,19 @@ import (
 // known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	content       // the last tenant's data, if no other process has written since
-	Wrote   wrote `json:"wrote,omitzero"` // number of written sectors whose writers are all known, or zero if unknown
-	// Initialised is the unit in [device.Rule].Init that ran for this appearance of the hardware.
+	content       // identifies the last tenant's data, if no other process has written to the disk since
+	Wrote   wrote `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
+	// Initialised is the name of the init unit ([device.Rule].Init) that has run since the hardware last appeared.
 	Initialised string `json:"initialised,omitempty"`
-	// Claims contains the claims that hold the device until the kubelet releases them. The kubelet's records of device plugins
-	// do not contain claims.
+	// Claims contains the claims that hold the device until the kubelet releases them. metalplug must save them, because the
+	// kubelet's records of device plugins do not contain claims.
 	Claims lease.Claims `json:"claim,omitempty"`
-	// Given contains the paths of the nodes that the device's pods got. The slice is replaced and never modified.
+	// Given contains the paths of the nodes that the device's pods got. The slice is never modified, only replaced.
 	Given []string `json:"given,omitempty"`
 	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
 	Numbers []string `json:"numbers,omitempty"`
-	// Owed identifies the kubelet that called Allocate and may not have finished the call yet, or is nil. The text is empty if
-	// the kubelet is unknown.
+	// Owed identifies a kubelet whose call to Allocate may not have ended yet. It is nil if there is no such call, and points to
+	// an empty text if the kubelet is unknown.
 	Owed *string `json:"owed,omitempty"`
 }
 
@@ -44,7 +44,7 @@ func (k *known) rebooted() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Owed, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
 }
 
-// noteReplacedMedium records that another medium may have replaced a disk.
+// noteReplacedMedium records that the disk may be another one than the one that the last tenant used.
 func (l *leases) noteReplacedMedium(e *entry) {
 	if e.lease.Residue || e.lease.Order == lease.Erase {
 		_ = l.apply(e, lease.Event{Name: lease.Replaced})
@@ -52,8 +52,8 @@ func (l *leases) noteReplacedMedium(e *entry) {
 }
 
 // noteAppearance checks whether a disk has reappeared since its tenant left data on it. It recognises a new appearance by the
-// diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
-// be another disk with the same identity. metalplug treats the disk as the same one only if the helper proves at the end of
+// diskseq, or before Linux 5.15 by the inode of the disk's directory in sysfs. If a disk reappears during metalplug's work, it
+// may be another disk with the same identity. metalplug treats the disk as the same one only if the helper proves at the end of
 // the work that it is the same.
 func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
@@ -69,10 +69,10 @@ func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin checks whether another disk has the same medium as this disk. Without this check, metalplug would apply the
-// evidence about one disk to another disk with the same serial number. If two disks have the same medium, only their
-// appearances identify them from then on. metalplug does not know which of the two a tenant had, or whether both are paths
-// to one disk.
+// noteTwin checks whether another disk reports the same medium as this disk, such as the same serial number. Without this check,
+// metalplug would apply the evidence about one of the disks to the other. After two disks have reported the same medium, only
+// their appearances identify them. metalplug does not know which of the two a tenant had, or whether they are two paths to one
+// disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -111,9 +111,9 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	l.saveLater()
 }
 
-// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If the number has
-// increased although no container had the disk and metalplug did not work on it, another process has written to the disk.
-// Such a write ends an adoption and an order to erase. From then on, the content is no longer treated as the tenant's.
+// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If the number has increased
+// although no container had the disk and metalplug did not work on it, another process has written to the disk. After such a
+// write, an adoption and an order to erase are no longer valid, and the content is no longer treated as a tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// entry is a device with an identity. The device may be absent.
+// entry contains the state of a device that has an identity. The hardware may be absent.
 type entry struct {
 	device   *device.Device   // never modified after publication
 	resource string           // the resource that offers the device, or would offer it
@@ -27,7 +27,7 @@ type entry struct {
 	settled  *settled         // the last verdict before metalplug's work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
 	damper   fault.Damper
-	calm     *time.Timer // fires when the damper releases the device, or nil
+	calm     *time.Timer // fires when the device no longer counts as flapping, or nil
 	work     window      // metalplug's own work on the device
 	books
 	known
@@ -64,14 +64,14 @@ func (d *devices) changed(e *entry) {
 	d.dirty[e], d.notesStale[e] = true, true
 }
 
-// saveSoon does the same as changed, and also saves the state soon.
+// saveSoon does the same as the method changed, and also schedules a save of the state.
 func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
 	d.changed(e)
 }
 
-// apply applies an event to the lease of a device, and carries out the effects. If the lease's state does not allow the
-// event, the lease stays unchanged, and the result is an error.
+// apply applies an event to the lease of a device, and carries out the effects of the event. If the lease's state does not allow
+// the event, the lease stays unchanged, and the result is an error.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.applySilently(e, event)
 	l.changed(e)

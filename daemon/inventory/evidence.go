@@ -14,11 +14,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// disks contains the facts about disks.
+// disks adds to devices the facts that only disks have.
 type disks struct {
 	*devices
 	evidence  *evidence.Book         // the evidence that disks are unused
-	media     map[string]*entry      // the entry that was last found with each medium
+	media     map[string]*entry      // keys are media; the entry that was last found with the medium
 	notes     map[string]device.Note // notes for inspections, without zero values; keys are device IDs
 	notesCopy map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
 }
@@ -76,7 +76,8 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	}
 }
 
-// Unheld records that no process has a disk open. The parameter target is the disk that was checked. Unheld does not wait.
+// Unheld records that no process has a disk open. The parameter target identifies the disk that the caller checked. Unheld does
+// not wait.
 func (i *Inventory) Unheld(id string, target *device.Target) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.sighting == nil || !e.sighting.Target.Alike(target) || e.outdated() {
@@ -90,8 +91,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// Surveyed records the progress of reading a disk. The parameter target is the disk that was read, and the parameter from is
-// the evidence at the beginning of the read. Surveyed does not wait.
+// Surveyed records the progress of reading a disk. The parameter target identifies the disk that was read. The parameter from is
+// the evidence that existed when the read began. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		if !l.facts(e).Readable() || !e.sighting.Target.Alike(target) || e.outdated() {
@@ -112,7 +113,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 
 // erased records that a disk was erased. The helper may report a newer appearance of the disk than the last inspection.
 func (l *leases) erased(e *entry, p device.Report) {
-	// Before the erasure, no process had the disk open.
+	// The helper erases a disk only if no process has it open, so no separate check is needed.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
 	v := evidence.Evidence{Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Asked: presence}
 	if before := l.evidence.Get(e.Disk); before != nil && before.Kind == evidence.Adopted {
@@ -126,9 +127,10 @@ func (l *leases) erased(e *entry, p device.Report) {
 	l.setEvidence(e, v)
 }
 
-// Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target is the disk that
-// the operator saw. If fingerprint is not empty, metalplug may erase only the content that it identifies. When Adopt returns
-// nil, the record is on disk. If Adopt returns an error, such as [ErrUnknownDevice], nothing has changed.
+// Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target is the disk that the
+// operator saw. If the parameter fingerprint is not empty, metalplug may erase the disk only while its content has this
+// fingerprint. When Adopt returns nil, the record is on disk. If Adopt returns an error, such as [ErrUnknownDevice], nothing has
+// changed.
 func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
 	return changeDurably(ctx, i, func(l *loop) error {
 		e := l.entries[id]

@@ -11,14 +11,14 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// notice applies an event about the health of hardware.
+// notice records the faults that an event reports or clears.
 func (d *devices) notice(e udev.Event) {
 	if m, ok := device.Notice(e); ok && d.faults.Take(m) {
 		d.judgeIn(m.SysPath)
 	}
 }
 
-// count applies the error counters from an inspection.
+// count records the faults that the error counters from an inspection show.
 func (d *devices) count(counters []device.Counter) {
 	for _, c := range counters {
 		d.saveLater()
@@ -59,7 +59,7 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// calmLater queues a new verdict for the time when the damper releases the device.
+// calmLater schedules a new verdict for the time when a flapping device no longer counts as flapping.
 func (l *leases) calmLater(e *entry, now time.Time) {
 	until := e.damper.Until()
 	if until.IsZero() || e.calm != nil {

@@ -49,24 +49,25 @@ func (e *entry) noteGiven() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the
-// pod, it passes the same paths again. Links that contain the identity always belong to the device.
+// moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the pod,
+// it passes the same paths again, even if they have become the paths of another device. A link whose name contains the device's
+// identity always leads to the device.
 func (e *entry) moved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
 	})
 }
 
-// allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
-// follows a little later, because the kubelet is waiting for an answer. The parameter asker identifies the kubelet that
-// called Allocate. If it is nil, no new pod gets the devices. Instead, a container of their present pod is about to start or
-// restart, or that pod is already gone.
+// allocated records that pods are about to hold these devices. The leases change immediately. The next snapshot is published a
+// little later, so that the work for it does not delay the answer to the kubelet. The parameter asker identifies the kubelet that
+// called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that already has the
+// devices is about to start or restart.
 func (a *allocations) allocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
-		if e == nil || len(e.Claims) > 0 { // the kubelet does not get the answer, because the endpoint has ended
+		if e == nil || len(e.Claims) > 0 { // the endpoint of the device has ended, so the kubelet will not get the answer
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
@@ -92,7 +93,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, asker *st
 	}
 }
 
-// closeAllocates records that the calls to Allocate from some kubelets have ended, or will never end. The given function
+// closeAllocates records that the calls to Allocate from some kubelets have ended or will never get a result. The given function
 // selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
@@ -121,8 +122,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// noteTenantGone records that no pod holds a device any more. An inspection that has already begun may not show how the pod left the
-// device.
+// noteTenantGone records that no pod holds a device any more. It requests a new inspection, because one that began earlier may
+// not show how the pod left the device.
 func (a *allocations) noteTenantGone(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -131,13 +132,13 @@ func (a *allocations) noteTenantGone(e *entry) {
 	a.changed(e)
 }
 
-// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it
-// does not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before
-// it gives the device to the next pod. A record that is newer than a call to Allocate therefore names the pod of this call.
-// If an earlier kubelet made the call, the call has either ended without a result, or its result is in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if an allocated
+// ID is missing from the list (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
+// gives the device to the next pod. A checkpoint that is newer than a call to Allocate therefore names the pod of this call. If
+// the kubelet has restarted since the call, the call has either failed, or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
-	broken := make(map[string]bool) // the bundles that a member leaves
+	broken := make(map[string]bool) // the bundles that a member has just left
 	for _, e := range l.entries {
 		if a.Booked != nil {
 			if e.checkpointPods = a.Booked[e.name()]; len(e.checkpointPods) > 0 && a.Written.Add(fileClock).After(e.allocated) {
@@ -179,9 +180,10 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet records that the kubelet lists a pod that holds a device. After a recent call to Allocate, the kubelet has
-// yet to call PreStartContainer. Otherwise the kubelet may have started a container while metalplugd was not registered. If
-// the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the checkpoint.
+// listedByKubelet records that the kubelet lists a pod that holds a device. If the call to Allocate is recent, the kubelet will
+// still call PreStartContainer before it starts a container. Otherwise, the kubelet may have started a container while metalplugd
+// was not registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the
+// checkpoint.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= a.Grace
 	switch {
@@ -241,8 +243,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.heldAs = nil
 	f := a.facts(e)
-	// A device that only waits for the check for open files stays in the list, because it would otherwise come back
-	// immediately. In the meantime, the kubelet might allocate it from the older list.
+	// A device stays in the list if it only waits for the check that no process has it open. Otherwise it would leave the list
+	// and come back at once. In between, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {

@@ -71,7 +71,7 @@ func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	if unreadable == nil {
 		e.noteHardwareGone()
 	}
-	if e.Appearance == "" { // without its target, the disk cannot be distinguished from the next one
+	if e.Appearance == "" { // without an appearance, the disk cannot be distinguished from the next one
 		i.noteReplacedMedium(e)
 	}
 	if there = unreadable != nil && e.offered; there {
@@ -96,7 +96,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		e = &entry{device: sighting.Device, lease: newLease()}
 		i.entries[id] = e
 	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath {
-		// The known path is from the state file or an inspection, because the kubelet's checkpoint has no path.
+		// A device has no known path yet if only the kubelet's checkpoint named it. Such a device has not moved.
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
@@ -180,9 +180,9 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	}
 }
 
-// noteHardwareGone records that hardware is gone or was replaced. Hardware that appears later is not initialised. A device may
-// disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In this case, the
-// function noteHardwareGone does nothing.
+// noteHardwareGone records that hardware is gone or was replaced. Hardware that appears after this must be initialised again. A
+// device may disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In this case,
+// the function noteHardwareGone does nothing.
 func (e *entry) noteHardwareGone() {
 	now := time.Now()
 	if now.Before(e.settling) || e.busy() || e.work.phase == afterWork && (e.outdated() || now.Before(e.work.absentUntil)) {

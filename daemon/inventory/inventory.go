@@ -2,9 +2,9 @@
 
 // Package inventory owns the list of devices and their state.
 //
-// One goroutine owns all data, and never reads hardware. Inspections run in other goroutines and post their results. Events,
-// lost events and the periodic audit all request the same inspection of a path. Readers get an immutable [Snapshot], and a
-// channel that is closed when a newer snapshot exists.
+// One goroutine owns all data, and never reads hardware. Inspections run in other goroutines and post their results. An event,
+// the loss of events and the periodic audit all lead to the same request, which is to inspect a path. Readers get an immutable
+// [Snapshot], and a channel that is closed when a newer snapshot exists.
 package inventory
 
 import (
@@ -38,7 +38,7 @@ const (
 	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
 	// (current_time, fs/inode.c), and has at least 100 ticks per second.
 	fileClock = 10 * time.Millisecond
-	// settlePoll is how often the first snapshot checks whether it is complete.
+	// settlePoll is the interval between two checks whether the first snapshot is complete.
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
@@ -117,10 +117,10 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. The map
-// as contains the IDs that the kubelet uses for each device. The parameter asker identifies the running kubelet, and is
-// empty if unknown. A kubelet allocates for one container at a time, so it has finished its earlier requests. Allocated does
-// not wait.
+// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. The map as
+// contains the IDs that the kubelet uses for each device. The parameter asker identifies the running kubelet, and is empty if
+// unknown. A kubelet allocates for one container at a time. A new request therefore shows that its earlier requests have ended.
+// Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -135,8 +135,8 @@ func (i *Inventory) Starting(as map[string][]string) {
 	i.post(func(l *loop) { l.allocated(as, now, nil) })
 }
 
-// Released records that the pods that held these devices have ended. The caller knows this because the kubelet was about to
-// give the devices to another pod. It does not wait.
+// Released records that the pods that held these devices have ended. The caller calls it when the kubelet tries to give the
+// devices to another pod, which the kubelet does only after the earlier pods have ended. It does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.noteTenantGone(e) })
@@ -153,7 +153,8 @@ func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm
 // not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
-// LookAgain queues an inspection of devices because a caller has noticed a difference from the snapshot. It does not wait.
+// LookAgain queues an inspection of devices. A caller uses it after it has found that a device differs from the snapshot. It does
+// not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.look(e) })
@@ -168,7 +169,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	i.post(func(l *loop) {
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
-			e.lastProbe = lastProbe{} // some rules require no probe
+			e.lastProbe = lastProbe{} // the new rules may not require a probe
 			l.notesStale[e] = true
 		}
 		l.restoreRemembered()

@@ -101,7 +101,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 		e.clean = false
 		return s
 	}
-	as := *s // a copy, because the subject keeps its sighting and is inspected again
+	as := *s // a copy, because the subject still needs the unchanged sighting
 	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; its last known state is assumed: "+s.Offer.Error(), "; ")
 	return &as
 }

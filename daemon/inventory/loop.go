@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state owned by the goroutine that runs [Inventory.Run]. Each part can access only the parts that it embeds.
-// No method reads hardware or waits.
+// loop is the state owned by the goroutine that runs [Inventory.Run]. It embeds several types, and the methods of each type can
+// access only the state in that type and in the types that it embeds. No method reads hardware or waits.
 type loop struct {
 	*leases
 	identities
@@ -71,9 +71,9 @@ func (l *loop) event(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. All devices must be enumerated and inspected, and the devices of
-// the last run must be back, or the time limit must have passed. udevd has processed the events of the boot before
-// metalplugd starts (metalplug-mounts.service).
+// settle waits until the first snapshot can be published. It waits until all devices are enumerated and inspected and the devices
+// of the last run are back, but not longer than the deadline. It need not wait for udevd, which has processed the events of the
+// boot before metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {
@@ -89,7 +89,7 @@ func (l *loop) settle() {
 	}
 }
 
-// incompleteReason returns why the first snapshot would be incomplete, or empty.
+// incompleteReason returns why the first snapshot would be incomplete now. The result is empty if the snapshot would be complete.
 func (l *loop) incompleteReason() string {
 	if looks := l.inspector.Open(); looks > 0 {
 		return fmt.Sprintf("devices whose inspection is not finished: %d", looks)

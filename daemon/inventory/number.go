@@ -29,8 +29,8 @@ func (e *entry) number() string {
 	return kind + " " + major + ":" + minor
 }
 
-// noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber
-// deletes these numbers. Another device with one of them can be offered again.
+// noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber deletes
+// these numbers, so that other devices that now have one of them can be offered.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -48,7 +48,7 @@ func (d *devices) noteNumber(e *entry) {
 	}
 }
 
-// numbered adds a device to the list of each of its numbers.
+// numbered adds a device to the map granted under each of its numbers.
 func (d *devices) numbered(e *entry) {
 	for _, n := range e.Numbers {
 		others := slices.DeleteFunc(d.granted[n], func(o *entry) bool { return o == e || len(o.Numbers) == 0 })

@@ -28,7 +28,7 @@ type publishing struct {
 	publishedAt  time.Time
 	changes      int             // number of devices that changed in the last snapshot
 	timerSet     bool            // a timer wakes the loop for the next snapshot
-	rulesApplied []chan struct{} // closed when everything has been inspected with the newest rules
+	rulesApplied []chan struct{} // closed when all devices have been inspected with the newest rules
 }
 
 // publish creates a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of
@@ -65,7 +65,8 @@ func (p *publishing) gap() time.Duration {
 
 func (p *publishing) publishedOnce() bool { return !p.publishedAt.IsZero() }
 
-// notifyRuled closes the channels of [Inventory.SetRules] once the rules apply to all devices.
+// notifyRuled closes the channels that [Inventory.SetRules] has returned, once all devices have been inspected with the new
+// rules.
 func (p *publishing) notifyRuled() {
 	if len(p.rulesApplied) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
 		return
@@ -146,7 +147,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 	return changed
 }
 
-// sameStatus reports whether readers see no difference between a and b.
+// sameStatus reports whether a and b are the same for all readers of a snapshot.
 func sameStatus(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.LeftBlank == b.LeftBlank &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&

@@ -113,8 +113,9 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	return i.Store.Flush(ctx)
 }
 
-// changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed.
-// Either the function change returned the error, or the change could not be saved and the function undo has reverted it.
+// changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed. The
+// error is from the function change. It may also mean that the change could not be saved, in which case changeDurably has called
+// the function undo.
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	if err := i.ask(ctx, change); err != nil {
 		return err
@@ -126,8 +127,8 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 	return nil
 }
 
-// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls to
-// Allocate see this snapshot. Started returns an error if ctx or the inventory ends first.
+// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls to Allocate
+// see this snapshot or a newer one. Started returns an error if ctx or the inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return i.await(ctx, func(s *Snapshot) bool {
 		return !slices.ContainsFunc(ids, func(id string) bool { d := s.Find(id); return d != nil && !d.Used })

@@ -30,7 +30,7 @@ type Status struct {
 	HeldAs   []string     // the IDs under which pods may hold the device, sorted
 	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
-	// Evidence shows that a disk is unused, or how much of the disk was read so far.
+	// Evidence shows that a disk is unused. If there is no such proof yet, it shows how much of the disk was read so far.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
 	LeftBlank bool    // whether the disk was empty after its tenant had ended
@@ -51,13 +51,13 @@ type Observation struct {
 	Target     *device.Target // identifies the device when metalplug works on it
 }
 
-// Same reports whether the disk is still the one that the tenants' containers were started with. If it is, the tenants may
-// continue to use its content.
+// Same reports whether the disk is still the one that the tenants' containers were started with. If so, the tenants may continue
+// to use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Gist returns the reason in a status, without the percentage of the disk that has been read.
+// Gist returns the field Reason without the percentage of the disk that has been read, which changes often.
 func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
@@ -175,7 +175,7 @@ func patched(before []*Status, changed map[string]*Status, members bool) []*Stat
 	return next
 }
 
-// sameListing reports whether the kubelet sees no difference between a and b.
+// sameListing reports whether the entries for a and b in the device list would be the same.
 func sameListing(a, b *Status) bool {
 	return a == b || a.Device.ID == b.Device.ID && a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode &&
 		slices.Equal(a.NUMANodes(), b.NUMANodes())

@@ -177,8 +177,8 @@ func (l *loop) save() {
 	})
 }
 
-// record returns the record of a device. While metalplug works on a disk, the record must already describe the state after a
-// crash. A crash leaves the disk with unknown content, and a disk that appears later may be another disk.
+// record returns the record of a device. While metalplug works on a disk, the record describes the state that a crash would
+// leave. After a crash, the content of the disk is unknown, and a disk that has appeared in between may be another one.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

@@ -18,7 +18,7 @@ import (
 // but udev must still report it.
 const returnLimit = 10 * time.Second
 
-// phase is the progress of metalplug's own work on a device.
+// phase says whether metalplug's own work on a device is in progress, has just ended, or does not affect the device.
 type phase uint8
 
 const (
@@ -83,7 +83,7 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.absentUntil))
 }
 
-// closeWindow ends the window when an inspection that began after the work has returned.
+// closeWindow ends the window once an inspection has returned that had begun after the end of the work.
 func (e *entry) closeWindow() {
 	if e.work.phase == afterWork && !e.outdated() {
 		e.work.phase = noWork
@@ -99,8 +99,8 @@ type Outcome struct {
 	Err     error       // why the work failed, or nil
 	Order   lease.Order // what the operator ordered, if that work failed; otherwise empty
 	Foreign bool        // the content of the disk is not from a tenant, and the work did not change it
-	// Touched means that the content of the disk may have changed because an erasure failed. Fingerprint is the fingerprint
-	// of the disk after this failure, as in [evidence.Evidence], or empty if unknown.
+	// Touched means that an erasure failed, but may have changed the content of the disk. Fingerprint is the fingerprint of the
+	// disk after this failure, as in [evidence.Evidence], or empty if unknown.
 	Touched     bool
 	Fingerprint string
 }
@@ -157,10 +157,10 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 	l.activateReservations()
 }
 
-// Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. It is empty if the
-// work is on another device and only affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no
-// changes to the hardware, and inspections do not open the device. If reason is not empty, the device is Unhealthy with this
-// reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is
+// Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. It is empty if the work is
+// on another device and only affects this one. Until [Inventory.End] is called, inspections do not open the device. Until one
+// more inspection has returned, the kubelet sees no changes to the hardware. If reason is not empty, the device is Unhealthy with
+// this reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is
 // [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	err = i.ask(ctx, func(l *loop) error {
@@ -249,8 +249,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease according to the outcome of work. The flag other means that another disk may have replaced the
-// disk that was worked on.
+// outcome changes the lease according to the outcome of work. The flag other is set if another disk may have replaced that disk.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
 	switch o.Event {
