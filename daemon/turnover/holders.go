@@ -13,25 +13,26 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// closeTimeout is how long the worker waits for a process to close the device, and for the last pod to end. A container
-// runtime stops the sandbox one or two seconds after the containers. The worker checks again every pollInterval.
+// closeTimeout is how long a worker waits for other processes to close the device and for the last pod to end. A container
+// runtime stops the sandbox one or two seconds after the containers. During this time, the worker repeats its check every
+// pollInterval.
 const (
 	closeTimeout = 5 * time.Second
 	pollInterval = 200 * time.Millisecond
 )
 
-// users describes the processes that have a device open.
+// users is the result of a search for processes that have a device open.
 type users struct {
 	ownPod    bool   // a process of the pod that holds the device has it open
-	otherUser string // a description of the first other process, or empty
-	mayClose  bool   // the other users, such as a process on the node or a pod that is ending, may soon close the device
+	otherUser string // describes the first process found that is not of that pod, or empty
+	mayClose  bool   // the other process may soon close the device, for example because its pod is ending
 }
 
-// look finds the processes that have a device open. The parameter owners contains the pods that the kubelet has given the
-// device to. If the flag ours is set, the processes of these pods may have the device open. Daemons on the node may monitor
-// some devices, such as GPUs. For such a device, only the processes of past pods count. A process that could not be examined
-// counts only if its pod has or had the device. The pods of a claim are unknown, so after a claim, such processes count in
-// all pods.
+// look finds the processes that have a device open. The parameter owners contains the UIDs of the pods that hold the device now.
+// If the flag ours is set, the processes of these pods are allowed to have the device open. Daemons on the node may monitor some
+// devices, such as GPUs. For such a device, only the processes of past pods count. If metalplug could not read which files a
+// process has open, the process counts only if its pod has or had the device. If a claim held the device, its pods are unknown.
+// In this case, such a process counts whatever its pod is.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -63,8 +64,8 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 	return who, nil
 }
 
-// lookForNext checks the users before the next pod gets the device. No process may have the device open. All earlier pods
-// must have ended.
+// lookForNext checks that the device is free for the next pod. No process may have the device open, and all earlier pods must
+// have ended.
 func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
 	if who, err = j.look(ctx, owners, false); err != nil || who.otherUser != "" {
 		return who, err
@@ -74,8 +75,8 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil calls the function question every pollInterval until this function returns an answer or an error. It also stops
-// after closeTimeout or when ctx ends.
+// retryUntil calls the function question every pollInterval, until question returns true or an error, closeTimeout has passed, or
+// ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
@@ -89,8 +90,8 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// waitForUsers calls the function look again while the users may soon close the device. For example, udev and metalplugd open a
-// disk for a moment after every change. The sandbox of a pod ends after the containers.
+// waitForUsers repeats the function look while a process that has the device open may soon close it. For example, udev and
+// metalplugd open a disk for a moment after every change, and the sandbox of a pod ends some time after the containers.
 func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
@@ -99,10 +100,10 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 	return who, err
 }
 
-// running describes an earlier pod that still has a process, or returns an empty string. Such a process may open the device
-// at any time. It may also have registered files with io_uring, which metalplug cannot see. If the disk must be erased and
-// it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an
-// error. The pods of a claim are unknown, so they are not checked.
+// running returns a description of an earlier pod that still has a process, or an empty string. Such a process may open the
+// device at any time. It may also have registered files with io_uring, which metalplug cannot see. If the disk must be erased and
+// it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an error.
+// The pods of a claim are unknown, so they are not checked.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

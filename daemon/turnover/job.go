@@ -17,14 +17,14 @@ import (
 // affects.
 type job struct {
 	*Turnover
-	*inventory.Status // status of the device when the job began; replaced by a newer one when the work begins
+	*inventory.Status // status of the device; replaced by the newest one when the work begins
 	policy            policy
 	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
 }
 
-// take waits until no other job works on the device or on the devices that its reset affects. The error is [ErrBusy] if ctx
-// ends first, or [inventory.ErrUnknownDevice].
+// take waits until no other job works on the device or on the devices that its reset affects. It then returns a job that has
+// locked all of these devices. The error is [inventory.ErrUnknownDevice], or [ErrBusy] if ctx ends first.
 func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
@@ -44,8 +44,8 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// offeredAt returns the device at a sysfs path if the device is offered, or would be offered if there were evidence. Otherwise it
-// returns nil.
+// offeredAt returns the device at a sysfs path, or nil. It returns a device only if the device is offered, or if only the
+// evidence that it is unused is missing.
 func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -57,8 +57,8 @@ func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns the reset method for the device, or empty. If the operator ordered the reset, there can be a method even if
-// the resource configures none.
+// method returns the reset method for the device, or an empty string if metalplug must not or cannot reset it. A reset that the
+// operator ordered is possible even if the resource configures the method none.
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.policy.Reset.Method == config.Auto, j.policy.Reset.Method == config.None && byHand:
@@ -77,8 +77,8 @@ func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.policy.scrubs(), AtStart: j.policy.Reset.AtStart()}
 }
 
-// begin tells the inventory that work on the device begins. Until the job ends, the inventory attributes hardware changes to
-// this work.
+// begin notifies the inventory that work on the device begins. Until the job ends, the inventory assumes that this work causes
+// all changes to the hardware.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// adoptScrub is the erase method for adopted disks if their resource has none.
+	// adoptScrub is the erase method for an adopted disk if neither the operator nor the resource names one.
 	adoptScrub = "zero"
-	// maxOrderTime limits one attempt at an operator's order. Overwriting a large disk may take a day.
+	// maxOrderTime limits one attempt to carry out an operator's order. Overwriting a large disk may take a day.
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if o names an erase method. A dry run makes the same checks, but
-// changes nothing. ByHand blocks until the work is done or ctx ends. The error is [inventory.ErrUnknownDevice], [ErrBusy],
-// [ErrUnfit] or an error of the work.
+// ByHand resets a device that no pod holds. If the change o names an erase method, ByHand erases the device instead. A dry run
+// makes the same checks, but changes nothing. ByHand blocks until the work is done or ctx ends. The error is
+// [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is simulated from a recording", id, ErrUnfit)
@@ -72,7 +72,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	j.Inventory.Recovered(id)
 	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.
 	enough := !j.Used || policy.Units.Release == "" && (scrub != "" || !policy.Reset.AtRelease() || !policy.scrubs())
-	// A reset does not replace an erasure that failed.
+	// If an erasure has failed, a reset does not make up for it.
 	mended := scrub != "" || j.Order == lease.Reset
 	switch {
 	case enough && (mended || j.Order == lease.NoOrder):
@@ -97,10 +97,11 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If o names no
-// erase method, the resource's method is used. Adopt returns once the order is in the state file. After that, [Turnover.Run]
-// erases the disk. A dry run records no order. If there is nothing to do, the result note explains the reason to the
-// operator. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If the change o
+// names no erase method, metalplug uses the method of the resource, or else adoptScrub. Adopt returns once the order is in the
+// state file. After that, [Turnover.Run] erases the disk. A dry run records no order. The result note is a message for the
+// operator, which says what will be done, or why there is nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy]
+// and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -138,7 +139,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "it is being erased with " + scrub + ", and will then be offered", nil
 }
 
-// adoptable returns why the operator cannot adopt the disk, or nil.
+// adoptable returns an error that says why the operator cannot adopt the disk, or nil.
 func (j *job) adoptable() error {
 	switch {
 	case j.Host.Touch.Survey == nil || j.Host.Touch.Prepare == nil:

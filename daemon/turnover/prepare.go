@@ -23,11 +23,10 @@ import (
 // pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the helper's answer need some of this time.
 const startLimit = 25 * time.Second
 
-// Start prepares devices of a resource, all at the same time, for a container that is about to start. The kubelet may repeat
-// the call for the same devices. After any error, the container must not start. [ErrBusy] means that a process, perhaps in
-// the same pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and
-// recorded, for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the
-// device.
+// Start prepares devices of a resource, all at the same time, for a container that is about to start. It may be called again for
+// the same devices. If Start returns an error, the container must not start. [ErrBusy] means that a process, perhaps in the same
+// pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and recorded, for at most
+// 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	policy := t.policyFor(resource)
 	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
@@ -41,8 +40,8 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	return t.start(ctx, policy, devices, owners, policy.Reset.AtRelease() || policy.scrubs() || disks)
 }
 
-// StartFor prepares devices of a resource for the containers that use the claim on these devices. It may take as long as the
-// resource allows, and stops when ctx or the daemon ends. When StartFor returns, the result is on disk.
+// StartFor prepares devices of a resource for the containers of the claim that holds these devices. It takes at most the reset
+// timeout of the resource plus device.AnswerTime, and stops when ctx ends. When StartFor returns, the result is on disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	policy := t.policyFor(resource)
 	ctx, cancel := context.WithTimeout(ctx, max(policy.Reset.Timeout, time.Second)+device.AnswerTime)
@@ -54,9 +53,9 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	return t.start(ctx, policy, devices, owners, true)
 }
 
-// start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a
-// container with a disk starts, the state file must show that the disk has to be erased and that its evidence has ended.
-// Other devices need no record.
+// start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a container
+// with a disk starts, the state file must show that the disk has to be erased and that the evidence that it is unused is no
+// longer valid. Devices that are not disks need no such record.
 func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -77,11 +76,11 @@ func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventor
 	return t.Inventory.Started(ctx, ids...)
 }
 
-// ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before
-// it starts a container. However, a device list from a plugin can make the kubelet replace the checkpoint with an older
-// state. The reason is that writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and v1.36,
-// pkg/kubelet/cm/devicemanager/manager.go). Any later list makes the kubelet write the checkpoint again, so ownersOf sends a
-// list and waits for a while.
+// ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before it
+// starts a container. However, a device list from a plugin can make the kubelet replace the checkpoint with an older state. The
+// reason is that the kubelet's function writeCheckpoint collects the state under a lock but writes it without the lock
+// (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). Any later list makes the kubelet write the checkpoint
+// again. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
 func (t *Turnover) ownersOf(ctx context.Context, policy policy, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
@@ -112,7 +111,7 @@ func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owner
 		return err
 	}
 	defer j.finish()
-	j.policy = policy // these rules apply even if another resource has the device by now
+	j.policy = policy // the rules of this resource apply, even if the device belongs to another one by now
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
@@ -133,8 +132,8 @@ func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owner
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If other pods may have the device open, only the vendor's units
-// run.
+// prepare prepares the device for a container of its pod. If the configuration allows other pods or the host to use the device
+// too, prepare only runs the vendor units.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id := j.Device.ID
 	switch {
@@ -170,10 +169,10 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor units after the reset and the erasure. If a pod got the device before the init unit ran,
-// runUnits also runs that unit.
+// runUnits runs the vendor unit for the start of a container. It first runs the init unit, unless that unit has already run since
+// the hardware appeared.
 func (j *job) runUnits(ctx context.Context) error {
-	if end, ok := ctx.Deadline(); ok { // leaves time to stop the unit
+	if end, ok := ctx.Deadline(); ok { // leave time to stop the unit before the deadline
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
 		defer cancel()
 		ctx = limited

@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// sliceTime is how long one request reads a disk and keeps it locked. After a restart, the read continues at the end of
-	// the last complete slice.
+	// sliceTime is how long the helper reads a disk, and keeps it locked, in one request. The part that it reads is a slice.
+	// After a restart, metalplugd continues after the last complete slice.
 	sliceTime = 8 * time.Second
-	// foundPause is how long the daemon waits after a read has found data. After this time, it repeats the read at the same
-	// offset.
+	// foundPause is how long the daemon waits after it has found data on a disk. It then reads again from the same offset, in
+	// case an operator has removed the data.
 	foundPause = 10 * time.Minute
 )
 
 // errFound means that metalplug has read a disk and found data.
 var errFound = errors.New("the disk holds data")
 
-// read reads the next part of a disk without evidence. It waits while a pod uses another disk on the same controllers.
+// read reads the next part of a disk that is not yet known to be blank. It returns [ErrBusy] while a pod uses another disk on the
+// same controller.
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.offeredAt(path); return other != nil && other.Held() }) {
@@ -68,7 +69,7 @@ func (j *job) read(ctx context.Context) error {
 	return nil
 }
 
-// askHolders checks that a disk that is about to be offered is not open in any process.
+// askHolders checks that no process has a disk open that is about to be offered.
 func (j *job) askHolders(ctx context.Context) error {
 	err := j.checkUnused(ctx)
 	if err == nil {

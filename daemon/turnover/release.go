@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit returns the time limit for a reset and an erasure that no container waits for. The limit before the start of
-// a container is much shorter, because the kubelet waits. If work fails before the start of a container, the daemon repeats
-// the work with the longer limit, which is enough to read a whole disk.
+// cleanUpLimit returns the time limit for a reset and an erasure that no container waits for. Before the start of a container,
+// the limit is much shorter ([startLimit]), because the kubelet waits. If the work then fails, the daemon later repeats it with
+// the longer limit, which is enough to read a whole disk.
 func (p policy) cleanUpLimit() time.Duration {
 	if p.Reset.AtRelease() {
 		return max(p.Reset.Timeout, time.Second)
@@ -24,8 +24,9 @@ func (p policy) cleanUpLimit() time.Duration {
 	return max(p.Reset.Timeout, time.Hour)
 }
 
-// cleanUp prepares a device for the next pod after the last pod has ended. It returns nil without doing any work if a new
-// pod has the device, or if a reload is in progress. It does the same if only the operator can repeat an order that failed.
+// cleanUp prepares a device for the next pod after the last pod has ended. It does nothing and returns nil if a new pod already
+// has the device, or if the device must not be cleaned up now. It also does nothing if an operator's order has failed and only
+// the operator can repeat it.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.policy.ClearedAtRelease() || !j.policy.repeatsOrder(j.Order) {
 		return nil
@@ -52,12 +53,12 @@ func (j *job) cleanUp(ctx context.Context) error {
 	case isBusy(err):
 		j.Inventory.Delayed(j.Device.ID, err.Error())
 	}
-	j.fail(err, j.Order) // the work included the operator's order
+	j.fail(err, j.Order) // the work included the operator's order, if there was one
 	return err
 }
 
-// restore resets and erases a released device as configured, and then runs the vendor unit. It also repeats work that
-// failed before.
+// restore resets and erases a released device as configured, and then runs the vendor unit. If earlier work on the device failed,
+// restore repeats that work.
 func (j *job) restore(ctx context.Context) error {
 	if !j.policy.sharesUse() && (j.policy.Reset.AtRelease() || j.Failure != "") {
 		if err := j.clear(ctx, j.policy.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
@@ -69,10 +70,10 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.policy.Units.Release)
 }
 
-// clear asks the helper to work on a device that has no tenant. An erasure must be recorded in the state file before
-// metalplugd reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase
-// it. If the last work on a disk failed, the cause may have been a failure to write the state file. In this case, clear
-// waits for the write even without an erasure.
+// clear asks the helper to work on a device that has no tenant. An erasure must be recorded in the state file before metalplugd
+// reports it. Otherwise, after a crash, metalplugd would mistake data that is written to the disk later for a pod's data and
+// erase it. If the last work on a disk failed, the cause may have been that the state file could not be written. In this case,
+// clear waits for the state file even if it has not erased the disk.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

@@ -27,7 +27,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 		}
 	}
 	if todo.Erase {
-		// A disk that the tenant left blank must still be blank.
+		// If the tenant left the disk blank, the helper must check that it is still blank.
 		w.Scrub, w.Blank = j.policy.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand
 		methods = append(methods, w.Scrub)
 	}
@@ -40,8 +40,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	return p, nil
 }
 
-// prepared sends the request to the helper. Before an erasure, it waits until the state file no longer contains the
-// fingerprint of the disk. A crash during the erasure would otherwise leave a wrong fingerprint in the file.
+// prepared sends the request to the helper. Before an erasure, it waits until the state file no longer contains the fingerprint
+// of the disk. Otherwise, after a crash during the erasure, the fingerprint in the file would not match the content of the disk.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
@@ -83,8 +83,8 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts the resets and erasures of a request, and writes them to the audit log. It does not count checks that a disk
-// is blank.
+// count counts the resets and erasures of a request, and writes them to the audit log. It does not count a request that only
+// checks whether a disk is blank.
 func (j *job) count(w device.Work, methods []string, p device.Report, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}

@@ -29,20 +29,21 @@ var (
 	ErrBusy = errors.New("device busy")
 	// ErrUnfit means that metalplug must not change the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept means that a disk was erased, but that the state file does not record the erasure.
+	// errUnkept means that a disk was erased, but the state file could not be written to record that.
 	errUnkept = errors.New("the erasure cannot be saved")
 )
 
 const (
-	// lingerInterval is the time between two attempts while the device is still busy, for example after its pod has ended.
+	// lingerInterval is the time between two attempts while the device is busy. A device is often still busy for some seconds
+	// after its pod has ended.
 	lingerInterval = 2 * time.Second
 	// initialBackoff and maxBackoff are the minimum and maximum time between attempts after a failure.
 	initialBackoff = 10 * time.Second
 	maxBackoff     = 10 * time.Minute
 )
 
-// policy is the configuration of a resource, which determines the work on its devices between two pods. Before a start, a disk
-// is erased only for the first container of a pod.
+// policy is the configuration of a resource, which determines the work on its devices between two pods. A disk is erased only
+// before the first container of a pod starts, and not before the other containers of that pod.
 type policy struct{ config.Resource }
 
 // sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
@@ -51,8 +52,8 @@ func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
 
 func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
 
-// repeatsOrder reports whether the work on a released device also carries out an operator's order that failed before. It returns
-// true if no order failed.
+// repeatsOrder reports whether cleaning up a released device also does the work that the operator ordered and that failed. It
+// returns true if no order has failed.
 func (p policy) repeatsOrder(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -68,14 +69,16 @@ type Turnover struct {
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
-	// Configured returns the configuration of a resource. It does not block.
+	// Configured returns the configuration of a resource. The result ok is false if the resource is not configured. Configured
+	// does not block.
 	Configured func(resource string) (r config.Resource, ok bool)
 	// Owners returns the UIDs of the pods that the kubelet has given each device to. The keys are device IDs.
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. Running may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start], and passes it the device ID.
-	// Unit returns when the vendor unit has succeeded or failed, or when ctx ends. Unit is nil for a recording.
+	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start], and passes it the device ID. Unit
+	// returns when the vendor unit has succeeded or failed, or when ctx ends. Unit is nil if the hardware is simulated from a
+	// recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
@@ -140,8 +143,8 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// work does the pending work of a device until nothing is pending or ctx ends. After a failure, it waits and retries. The
-// wait doubles each time.
+// work does the pending work on a device until nothing is pending or ctx ends. After a failure, it retries with a delay that
+// doubles each time, up to maxBackoff.
 func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 	id := s.Device.ID
 	if s.Used && s.Todo == verdict.CleanUp {
