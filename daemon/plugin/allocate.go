@@ -15,12 +15,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is the error for an unknown ID, which the kubelet must have taken from another plugin's list.
+// errUnknown is the error for a device ID that this resource does not have. The kubelet must have got the ID from the list of
+// another plugin.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also
-// returns the IDs that the kubelet used. All devices must be healthy. If the flag again is set, an unhealthy device is also
-// accepted if mayRestart allows it.
+// pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also returns
+// the IDs that the kubelet used. If a device is unhealthy, pick returns an error. If the flag again is set, pick still accepts an
+// unhealthy device for which mayRestart returns true.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -45,9 +46,9 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayRestart reports whether a container may start with an unhealthy device. There are two such cases. In the first, the device
-// has no fault except a cordon, and the container's pod already holds it. In the second, this start is a retry after a
-// failed reset.
+// mayRestart reports whether a container may start with an unhealthy device. This is allowed in two cases. In the first case, the
+// device has no fault except a cordon, and the container's pod already holds it. In the second case, an earlier attempt to start
+// the container failed because the device could not be reset.
 func mayRestart(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -57,7 +58,8 @@ func mayRestart(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device that a share belongs to, or nil. It also accepts an earlier ID of the share.
+// find returns the device that a share belongs to, or nil. It also accepts an ID under which a pod has held the device since
+// before the number of shares was changed.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -199,8 +201,8 @@ type Given struct {
 	CDI   []string // names of the devices in CDI specs
 }
 
-// Give returns what Allocate would give a container that uses these devices of a resource. The error contains the reason
-// why the container cannot have them.
+// Give returns what Allocate would give a container that uses these devices of a resource. The error says why the container
+// cannot have the devices.
 func Give(r Resource, host *device.Host, devices []*inventory.Status) (g Given, err error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// parts returns the devices, but replaces each bundle with its members.
+// parts returns the given devices, with each bundle replaced by its members.
 func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	for _, d := range devices {
 		all = append(all, d.Parts()...)
@@ -24,14 +24,15 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup combines the service of a resource with the members of bundles that belong to this resource.
+// memberGroup contains all members of some bundles that belong to one resource, and a service for this resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status
 }
 
-// byResource groups the members of bundles by resource, in the order of the members. If the service's resource has no
-// bundles, it returns one group with all devices. It returns an error if a reload has removed a member's resource.
+// byResource groups the members of the given bundles by their resource. The order of the members does not change. If the
+// service's resource has no bundles, the result is one group with all devices. The error means that a reload has removed the
+// resource of a member.
 func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err error) {
 	if s.Resource.Member == nil {
 		return []memberGroup{{s, devices}}, nil
@@ -91,8 +92,8 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 	return whole, nil
 }
 
-// ready returns an error if the starting container cannot use the devices. After a reboot, the names or nodes that the
-// container got may be outdated.
+// ready returns an error if the starting container cannot use the devices. The device nodes or CDI names that the container got
+// before a reboot may now belong to other devices.
 func (s service) ready(devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

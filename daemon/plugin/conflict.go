@@ -25,10 +25,11 @@ import (
 // last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses
 // the last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// An endpoint therefore queries the kubelet's device list before it registers a resource that yields, and after each event
-// from another plugin. If another plugin serves the name, the endpoint does not register the resource. The resource is held
-// back. If the other plugin registered after the endpoint did, the endpoint keeps its stream open but sends nothing on it.
-// The endpoint registers the resource when the other plugin has ended.
+// An endpoint therefore asks the kubelet which devices it counts after each event from another plugin. If the resource must yield
+// to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name, the
+// endpoint does not register the resource. This is called holding the resource back. If the other plugin registered after the
+// endpoint did, the endpoint keeps its stream open but sends nothing on it. The endpoint registers the resource when the other
+// plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
@@ -61,7 +62,7 @@ type conflict struct {
 	next         time.Time         // time of the next query, or zero if only an event triggers one
 	events       int               // number of events from other plugins before the last query
 	suspect      string            // evidence in the last answer, which the next answer must confirm
-	given        map[string]string // containers that had a device from another plugin when this endpoint registered
+	given        map[string]string // containers that had another plugin's device when this endpoint registered; values are IDs
 	reregistered time.Time         // time of the last registration that an answer caused
 	ended        int               // number of plugins that had ended at that registration
 	hold         *hold             // nil if the resource is not held back
@@ -72,13 +73,13 @@ type hold struct {
 	kubelet identity
 	// The kubelet has restarted, and has not yet counted devices of the other plugin since then.
 	restarted      bool
-	rival          int       // number of the newest plugin when the hold began, probably the other plugin, or 0
+	rival          int       // number of the plugin that was newest when the hold began, probably the other one, or 0
 	ended          int       // number of plugins that have ended so far
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// forget discards the evidence so far. It also records which containers now have devices of another plugin, because these
-// are not evidence.
+// forget discards the evidence for another plugin. It also records the containers that already have devices from another plugin,
+// because they do not prove that this plugin is still running.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -185,9 +186,9 @@ func (e *Endpoint) checkpoint() identity {
 	return identityOf(filepath.Join(e.Dir, checkpoint.File), syscall.S_IFREG)
 }
 
-// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It also
-// finds a device that has the ID of one of the endpoint's own devices. No list would reveal the other plugin in that
-// case.
+// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It finds the
+// device even if one of the endpoint's own devices has the same ID. In that case, the kubelet's list does not show that there is
+// another plugin.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -232,9 +233,9 @@ func (c *conflict) setHeld(shows string) {
 	})
 }
 
-// reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from
-// this endpoint. It also ends if the other plugin has ended or the kubelet has restarted, and the other plugin does not come
-// back in time. The result is the delay until the next check, or 0 if the resource is no longer held back.
+// reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from this
+// endpoint. It also ends if the other plugin does not register in time after that plugin has ended or the kubelet has restarted.
+// The result is the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {
@@ -307,8 +308,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes the endpoint's stream and the parked connection of an earlier endpoint. It returns the time that the
-// kubelet needs to process this, or 0 if neither was open.
+// unpark closes the endpoint's stream and the parked connection of an earlier endpoint. It returns how long to wait until the
+// kubelet has processed the end of these connections, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.open()
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {
@@ -321,7 +322,7 @@ func (c *conflict) unpark() time.Duration {
 	return restartPause
 }
 
-// newest returns the number of the newest plugin, or 0.
+// newest returns the number of the newest plugin in the list live, or 0 if the list is empty.
 func newest(live []int) int {
 	if len(live) == 0 {
 		return 0

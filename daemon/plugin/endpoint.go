@@ -61,15 +61,16 @@ type Resource struct {
 	Shares      int    // number of times that each device is offered; 0 means 1
 	Spread      bool   // prefer devices with the fewest shares in use over devices that are near each other
 	Permissions string // a container's permissions on the nodes, from the letters "rwm"
-	Optional    bool   // registered with the kubelet only after it has had a device
+	Optional    bool   // register the resource only after it has had a device
 	Yields      bool   // do not register while another plugin serves the name
 	Variable    string // environment variable that contains the IDs of a container's devices
 	// further variables; {id}, {pci} and {node} in them are replaced with values of the devices
 	Env map[string]string
-	// CDI returns the CDI names of devices. It returns an error if the container runtime could not resolve the names.
-	// Allocate calls it. If CDI is nil, containers get device nodes instead.
+	// CDI returns the CDI names of devices. It returns an error if the container runtime would not find these names. Allocate
+	// calls CDI. If CDI is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start prepares devices for a container that is starting. It may block until ctx ends. It may be nil.
+	// Start prepares devices for a container that is starting. It may block until ctx ends. If Start is nil, devices need no
+	// preparation.
 	Start func(ctx context.Context, devices []*inventory.Status) error
 	// Member returns the resource that a bundle's member belongs to. It returns an error if that resource is no longer
 	// configured. Allocate calls Member. Member is nil if this resource has no bundles.
@@ -124,8 +125,8 @@ func (e *Endpoint) lastStatus() api.Standing {
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls the function started after it has
-// first looked for a kubelet. At that time, the endpoint's socket exists, unless the kubelet's directory is missing.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls the function started after its first
+// attempt to find a kubelet. By then, the endpoint's socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -169,8 +170,8 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive returns nil when Run has made progress or has ended, or the context's error. This may take as long as the kubelet
-// needs to answer.
+// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, it returns the error of ctx. Run
+// makes no progress while it waits for an answer from the kubelet.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
@@ -244,8 +245,9 @@ func absent(path string) error {
 	return fmt.Errorf("look for %s: it is not a socket", path)
 }
 
-// complain logs an error once, instead of at every attempt. The error stays in the status until the kubelet knows the
-// resource. A missing directory is normal before the kubelet has started for the first time.
+// complain logs an error once, instead of at every attempt. The error stays in the status until the kubelet knows the resource.
+// If the directory is missing, the level of the message is only info, because the kubelet creates the directory when it first
+// starts.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
 	if complaint == e.lastStatus().Complaint {

@@ -114,9 +114,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs that pods have held a device under since before the number of shares was changed. Until the
-// device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would share the device
-// than its pods expect.
+// outdated returns the IDs under which pods hold a device, but which the resource no longer uses because the number of shares was
+// changed. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would
+// share the device than its present pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.HeldAs {
@@ -127,8 +127,8 @@ func (r *Resource) outdated(s *inventory.Status) []string {
 	return ids
 }
 
-// topology returns the description of a device's NUMA node. Devices on the same node share one description. A bundle with
-// members on several nodes has its own description.
+// topology returns the description of a device's NUMA node. Devices on the same node share one description. For a bundle with
+// members on several NUMA nodes, topology creates a separate description.
 func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
 	node := s.Device.NUMANode
 	if s.Members == nil && nodes[node] != nil {

@@ -42,7 +42,7 @@ type socketFile struct {
 	identity
 }
 
-// neighbor is another plugin.
+// neighbor is another plugin with a socket in the kubelet's directory.
 type neighbor struct {
 	number int  // newer plugins have higher numbers
 	live   bool // the plugin has not ended
@@ -65,9 +65,9 @@ func (w *Watch) otherPlugins() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// directoryChanged records an event in the kubelet's directory. Either another plugin's socket has appeared or disappeared, or the
-// kubelet may have processed a list from any plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
-// pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
+// directoryChanged records an event in the kubelet's directory. The event means that the socket of another plugin has appeared or
+// disappeared, or that the kubelet may have processed a list from some plugin. The kubelet writes its checkpoint after each list
+// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (w *Watch) directoryChanged() {
 	if live, _, _ := w.otherPlugins(); len(live) > 0 {
 		w.mu.Lock()
@@ -139,7 +139,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	// Without permission to connect, only the socket file shows whether the plugin exists.
+	// If metalplugd may not connect to the plugin, the plugin counts as running as long as its socket file exists.
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return
 	}

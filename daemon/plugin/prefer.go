@@ -11,10 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The cost of a packed choice has two parts. The first part is the number of NUMA nodes, which weighs more. The second part
-// is the sum of the distances on the bus tree between all pairs of shares. Each step on the tree counts once for each pair
-// of shares that it separates. The cheapest choice in a branch therefore consists of the cheapest choices in its children.
-// The cost of a spread choice is the total number of shares already in use on its devices.
+// A packed choice prefers devices that are near each other. A spread choice ([Resource].Spread) prefers the devices with the
+// fewest shares in use. The cost of a packed choice has two parts. The first part is the number of NUMA nodes, which weighs more.
+// The second part is the sum of the distances on the bus tree between all pairs of shares. Each step on the tree counts once for
+// each pair of shares that it separates. The cheapest choice in a branch therefore consists of the cheapest choices in its
+// children. The cost of a spread choice is the total number of shares already in use on its devices.
 const (
 	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host
 	// bridge, so devices below the same host bridge are always nearer.
@@ -33,7 +34,7 @@ type places struct {
 	last *tree
 }
 
-// tree locates the devices of an offer on the bus tree.
+// tree contains the location of each device of an offer on the bus tree.
 type tree struct {
 	listed uint64         // version of the offer
 	index  map[string]int // index of each device in the offer, by ID
@@ -79,9 +80,9 @@ type choice struct {
 // noChoice is the cost of an impossible choice.
 const noChoice = -1
 
-// prefer chooses n of the available shares. The choice includes all shares that must be included. It prefers devices that
-// are near each other. If Spread is set, it prefers the devices with the fewest shares in use instead. The result is
-// deterministic. If the request is invalid, the result is empty, and the kubelet makes its own choice.
+// prefer chooses n of the available shares. The choice includes all shares in the list must. It prefers devices that are near
+// each other. If Spread is set, it prefers the devices with the fewest shares in use instead. The same arguments always lead to
+// the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -132,8 +133,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, provided that enough other shares remain. Such shares belong to
-// devices whose pods have just ended. The kubelet knows this before metalplugd does.
+// unbar removes the shares that Allocate would refuse, provided that enough other shares remain. Such shares belong to devices
+// whose pods have just ended. The kubelet offers them because it learns of the end before metalplugd does.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -150,8 +151,8 @@ func (q *request) unbar(offer *inventory.Offer) {
 	}
 }
 
-// cheapest returns the cheapest choices of shares below a node, indexed by the number of shares. The parameter above is the
-// depth of the node's parent.
+// cheapest returns, for each possible number of shares below a node, the cheapest choice. The result is indexed by the number of
+// shares. The parameter above is the depth of the node's parent.
 func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	best := q.singles(node)
 	for _, below := range node.Below {
@@ -208,8 +209,8 @@ func (q *request) singles(node *bundle.Node) []choice {
 	return best
 }
 
-// join combines choices from two places into the cheapest choices, indexed by the number of shares. If several choices have
-// the same cost, it takes as many shares as possible from the first place.
+// join combines the choices from two places. The result contains the cheapest combination for each number of shares, indexed by
+// this number. If several choices have the same cost, it takes as many shares as possible from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {

@@ -35,8 +35,8 @@ type registration struct {
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// updateKubelet records the current kubelet.sock. If this socket is older than the parameter before, its kubelet knew an earlier
-// endpoint, and may still be processing the end of that endpoint.
+// updateKubelet records the current kubelet.sock. The parameter before is the time when an earlier endpoint last registered or
+// ended. If the socket is older than this, its kubelet knew that endpoint, and may still be processing the end of it.
 func (r *registration) updateKubelet(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -78,8 +78,9 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream sets the pause that the kubelet needs after its stream has ended. The kubelet also needs a pause if it opened
-// no stream after a registration. The pause grows until the kubelet keeps a stream open for longer than lastPause.
+// afterStream schedules the next registration after the kubelet's stream has ended, or if the kubelet has opened no stream after
+// a registration. The kubelet needs a pause before the next registration. The pause grows until the kubelet keeps a stream open
+// for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {

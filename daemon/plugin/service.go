@@ -62,8 +62,8 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options returns the plugin's options for the kubelet. They always request PreStartContainer calls. Such a call is the last
-// chance to stop a container that would start with a missing device.
+// options returns the plugin's options for the kubelet. They always request PreStartContainer calls. In such a call, the plugin
+// can still prevent the start of a container whose device is missing.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }
@@ -164,8 +164,8 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
-// GetPreferredAllocation never fails, because an error would prevent the pod from starting. If there is no preference, it
-// returns an empty answer, and the kubelet chooses.
+// GetPreferredAllocation never fails, because an error would prevent the pod from starting. If it prefers no devices, the answer
+// is empty, and the kubelet chooses devices itself.
 func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest,
 ) (*pluginapi.PreferredAllocationResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
@@ -186,13 +186,14 @@ func (s service) refuse(call string, err error) error {
 	if call == "Allocate" {
 		s.Inventory.Allocated(nil, kubelet.In(s.Dir))
 	}
-	if errors.Is(err, errUnknown) { // the kubelet has used another plugin's list
+	if errors.Is(err, errUnknown) { // the ID is from another plugin's list, but the kubelet calls this endpoint
 		s.noteAsked()
 	}
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked records that the kubelet has requested devices from this endpoint, and therefore not from another plugin.
+// noteAsked records that the kubelet has requested devices from this endpoint. The kubelet therefore uses this endpoint and not
+// another plugin.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

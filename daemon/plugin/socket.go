@@ -76,9 +76,9 @@ type socket struct {
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there. A
-// new listener is returned once, after a connection to its socket has succeeded. A socket that cannot be reached is not
-// replaced, because each new socket would trigger another check.
+// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there. The
+// result made is the new listener. ensure returns each listener once, after a test connection to it has succeeded. It does not
+// replace a socket that cannot be reached, because each new socket would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -112,8 +112,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach checks that the kubelet can connect to the socket. If the kubelet could not connect during a registration, its state
-// would become inconsistent.
+// reach checks that the kubelet can connect to the socket. If the kubelet could not connect during a registration, its record of
+// the plugin would become inconsistent.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {
@@ -122,8 +122,8 @@ func (s *socket) reach() error {
 	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
 }
 
-// drop closes the listener, and removes the socket file if it still belongs to this endpoint. As long as the file exists,
-// no other process can listen at its path.
+// drop closes the listener, and removes the socket file if it still belongs to this endpoint. The file cannot become another
+// process's socket between the check and the removal, because no process can bind a socket to the path of an existing file.
 func (s *socket) drop() {
 	if s.listener == nil {
 		return

@@ -31,7 +31,7 @@ type streams struct {
 	opened time.Time
 	ended  time.Time     // when the kubelet's last stream ended
 	lived  time.Duration // how long the stream that ended was open
-	silent bool          // no lists are sent
+	silent bool          // the endpoint sends no lists
 	round  int           // incremented when the list must be sent again
 	sent   sentList      // last list that was sent to the kubelet
 }
@@ -58,7 +58,7 @@ func (s *streams) expect() {
 	s.kubelet, s.waiting, s.opened = nil, true, time.Time{}
 }
 
-// noteClient records that a client has made a call.
+// noteClient records that a client has made a call. If the kubelet is expected, this client is the kubelet.
 func (s *streams) noteClient(c *clients.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

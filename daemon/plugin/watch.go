@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends. It calls the function started as soon as it can no longer miss an event.
+// Run watches the kubelet's directory until ctx ends. It calls the function started as soon as it cannot miss an event any more.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	}
 }
 
-// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If this
-// fails, the result is the reason. The reason is logged unless the parameter last contains the same one.
+// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If they
+// cannot be watched, the result is the reason. rearm logs the reason unless it is the same as the parameter last.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()
@@ -103,7 +103,7 @@ func (w *Watch) rearm(last string) (complaint string) {
 // Alive returns nil when Run has made progress, or the context's error.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
-// event handles an event. It reports whether the directory or one of its parents was created or removed.
+// event handles an event. It reports whether the kubelet's directory or one of its parents was created or removed.
 func (w *Watch) event(e directory.Event) (itself bool) {
 	switch {
 	case w.watcher.Itself(e):
