@@ -21,7 +21,7 @@ type Event string
 
 // An entry records one of these events.
 const (
-	Allocated Event = "allocated" // the kubelet gave the device to a container
+	Allocated Event = "allocated" // the kubelet called Allocate for a container
 	Held      Event = "held"      // the kubelet reports that a pod holds the device
 	Started   Event = "started"   // a container that uses the device starts
 	Released  Event = "released"  // the last pod that had the device has ended
@@ -35,7 +35,8 @@ const (
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
 )
 
-// message returns the log message for an event. It returns "" for refusals and failures, which are logged where they occur.
+// message returns the log message for an event. It returns "" for refusals and failures, because the code that refuses or fails
+// already logs them.
 func (e Event) message() string {
 	return map[Event]string{
 		Allocated: "device allocated",
@@ -62,14 +63,15 @@ type Entry struct {
 	Pod       string            `json:"pod,omitempty"`
 	Container string            `json:"container,omitempty"`
 	Pods      []string          `json:"podUIDs,omitempty"`
-	Method    string            `json:"method,omitempty"`   // method of a reset or erasure, or the name of a unit
+	Method    string            `json:"method,omitempty"`   // method of a reset or erasure, or the name of a vendor unit
 	Result    string            `json:"result,omitempty"`   // "ok" or the error
-	Verified  string            `json:"verified,omitempty"` // what was done, and how it was verified
+	Verified  string            `json:"verified,omitempty"` // how metalplug verified the result, or what it found
 	Seconds   float64           `json:"seconds,omitempty"`  // duration of the work
 	Lost      int               `json:"lost,omitempty"`     // number of entries that were dropped before this one
 }
 
-// queueSize is the maximum number of entries that wait while the file cannot be written. Each entry has a few hundred bytes.
+// queueSize is the maximum number of entries in the queue, and also the number in the writer at which it stops taking more. Each
+// entry has a few hundred bytes.
 const queueSize = 4096
 
 // Log writes the audit file. Its methods are safe for concurrent use. They do nothing if the Log is nil.
@@ -80,7 +82,7 @@ type Log struct {
 	queue   chan Entry   // entries for the file
 	dropped atomic.Int64 // number of entries that were dropped since the last entry in the file
 	closing chan struct{}
-	closed  chan struct{} // closed by the writer
+	closed  chan struct{} // closed when the writer has ended
 }
 
 // Open returns a Log that writes the audit file in a directory. Errors are logged. The logger must not block.
@@ -93,8 +95,8 @@ func Open(dir string, log *slog.Logger) *Log {
 	return l
 }
 
-// Close writes the remaining entries, and logs how many of them cannot be written. Entries that are noted after that are only
-// logged.
+// Close writes the remaining entries to the file, and logs how many of them could not be written. Entries that are passed to Note
+// after that appear only in the journal.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -119,7 +121,7 @@ func (l *Log) Note(entries ...Entry) {
 	}
 }
 
-// report writes an entry to the daemon's log. It does not write to the file.
+// report writes an entry to the daemon's log, but not to the audit file.
 func (l *Log) report(e Entry) {
 	message := e.Event.message()
 	if message == "" {
@@ -137,7 +139,8 @@ func (l *Log) report(e Entry) {
 		"action", e.Method, "detail", e.Verified, "duration", took)
 }
 
-// serial returns the serial number from an identity, or another attribute that operators know the device by.
+// serial returns the serial number from an identity. If there is none, it returns another attribute by which an operator can
+// recognize the device.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
 		if value := identity[name]; value != "" {

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// fileSize is a size in bytes. When the file has reached this size, it is renamed to audit.jsonl.1. A file of this size
-	// contains about forty thousand entries.
+	// fileSize is the maximum size of the file in bytes, which is enough for about forty thousand entries. When the file has
+	// reached this size, it is renamed to audit.jsonl.1.
 	fileSize = 16 << 20
 	// retryInterval is the time between two attempts to write to the file after a failure.
 	retryInterval = 10 * time.Second
 )
 
-// writeAll writes entries from the queue to the file until the log is closed. While the file cannot be written, writeAll takes no
-// further entries from the queue.
+// writeAll writes entries from the queue to the file until the log is closed. While the file cannot be written, writeAll tries
+// again after each retryInterval. It then takes further entries from the queue, until it has queueSize entries.
 func (l *Log) writeAll() {
 	defer close(l.closed)
 	var entries []Entry // entries to write
@@ -59,14 +59,14 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost logs how many entries are missing from the file.
+// lost logs that n entries are missing from the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))
 	}
 }
 
-// write appends entries to the file. It adds the number of dropped entries to the first entry.
+// write appends entries to the file. The first of them also records how many entries were dropped before it.
 func (l *Log) write(entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
