@@ -21,14 +21,15 @@ type Known struct {
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
 
-// Member is a device in a bundle, as recorded in the checkpoint. The entry may also be about the bundle itself.
+// Member names a device and its resource, as a member of a bundle in the checkpoint. It is also used to name a bundle and the
+// resource of the bundle.
 type Member struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`
 }
 
 // Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir. The keys are the resource and the
-// device ID. All these devices must be in the device list, even if metalplugd does not know them.
+// device ID. metalplugd must list all these devices, even if its own state does not contain them.
 func Remembered(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
 	devices := make(map[string]map[string]Known)
@@ -50,7 +51,7 @@ func Owners(dir string) (map[string][]string, error) {
 	return owners, err
 }
 
-// booked does the same as Owners. In addition, it returns the time when the kubelet wrote the checkpoint.
+// booked returns the same map as Owners, and also the time when the kubelet wrote the checkpoint.
 func booked(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)
@@ -83,7 +84,7 @@ func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 const membersKey = "metalplug.io/"
 
 // Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in its
-// checkpoint. If metalplugd loses its own state, it can restore the members from there.
+// checkpoint. If metalplugd loses its own state, it can restore the members from the checkpoint.
 func Annotation(id string, members []Member) (key, value string) {
 	texts := make([]string, len(members))
 	for i, m := range members {

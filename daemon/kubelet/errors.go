@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hungUp describes a listener that closes the connection immediately or does not speak gRPC. Depending on the timing, the kernel
-// or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
+// hungUp is the error text for a server that closes the connection immediately or does not speak gRPC. Depending on the timing,
+// the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
-// Readable removes the text that gRPC adds to the cause of a failed call, such as the name of the code. If there was no answer,
-// the message mentions the timeout of the call, which is the parameter limit.
+// Readable removes the text that gRPC adds to the cause of a failed call, such as the name of the status code. The parameter
+// limit is the timeout of the call. If there was no answer, the new error names this timeout.
 func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {

@@ -33,7 +33,7 @@ const (
 type Holding int
 
 const (
-	// Unknown means that the kubelet's answers do not yet show whether a pod holds the device.
+	// Unknown means that the kubelet's answers so far do not show whether a pod holds the device. A later call may show it.
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
@@ -43,7 +43,7 @@ const (
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
 	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
 	Noted
-	// Free means that no pod holds the device. This result is certain.
+	// Free means that two answers in a row show that no pod holds the device.
 	Free
 )
 
@@ -61,8 +61,8 @@ type Holders struct {
 	Socket string // path of the kubelet's PodResources socket
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon reports whether the caller should call Ask again soon. This is the case if a part of the last answer must be confirmed
-	// by the next answer.
+	// Soon is true if the next answer must confirm a part of the last answer. The caller should then call Ask again after about a
+	// second.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
@@ -73,7 +73,7 @@ type Holders struct {
 // remembered records when Ask last returned [Noted] for a device that only the checkpoint names.
 type remembered struct {
 	at      time.Time
-	stands  time.Duration // how long Ask does not return Noted again
+	stands  time.Duration // time after which Ask may return Noted again
 	written time.Time     // when the kubelet wrote the checkpoint that Ask had read
 }
 
@@ -81,8 +81,8 @@ type remembered struct {
 // the checkpoint contain it in two consecutive calls. One call is not enough, because after the plugin has answered Allocate,
 // neither contains the device until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted]
 // from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still
-// names the device, a pod holds the device. The kubelet does not list such a pod if only an init container has the device. Ask
-// blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
+// names the device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init container
+// of the pod has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed

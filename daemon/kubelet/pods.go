@@ -25,7 +25,7 @@ import (
 func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
 // podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app containers
-// of active pods. It contains devices from all plugins, and podsOf accepts the IDs of other plugins.
+// of active pods. It contains the devices of all plugins, and so does the result of podsOf.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
 	by := make(map[string][]api.Pod)
 	for _, pod := range answer.GetPodResources() {
@@ -48,14 +48,14 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is returned if the kubelet does not report which devices it counts. A kubelet older than 1.21 never does. From
-// 1.21 to 1.27, the kubelet does so only with the feature gate KubeletPodResourcesGetAllocatable.
+// ErrNotCounted is returned if the kubelet does not report which devices it counts. Kubelets before 1.21 never report this. From
+// 1.21 to 1.27, the kubelet reports it only with the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 
 // Allocatable queries the PodResources service at socket for the devices that the kubelet counts as healthy. The result maps each
-// resource to sorted IDs. If the resource has shares, these are the IDs of the shares. Allocatable blocks for at most five
-// seconds while it waits for the kubelet.
+// resource to the sorted IDs of its devices, or of its shares if it has shares. Allocatable blocks for at most five seconds while
+// it waits for the kubelet.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()

@@ -33,15 +33,15 @@ type Standin struct {
 	pods    []*podresources.PodResources
 }
 
-// registered is a plugin that has registered a resource.
+// registered is a resource that a plugin has registered.
 type registered struct {
 	client  pluginapi.DevicePluginClient
 	prefers bool                // whether the plugin supports GetPreferredAllocation
 	devices []*pluginapi.Device // last list from the plugin, or nil before the first list
 }
 
-// StandIn simulates a kubelet until ctx ends. It serves kubelet.sock in the directory plugins, and the PodResources service on
-// the socket with the path pods.
+// StandIn simulates a kubelet until ctx ends. The parameter plugins is the directory where it serves kubelet.sock. The parameter
+// pods is the path of the socket where it serves the PodResources service.
 func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 	s := &Standin{ctx: ctx, dir: plugins, plugins: make(map[string]*registered)}
 	for path, register := range map[string]func(*grpc.Server){
@@ -108,7 +108,7 @@ func (p *registered) healthy(taken []string) (ids []string) {
 	return ids
 }
 
-// errTooFew is returned if too few devices are free for a pod.
+// errTooFew means that a pod requests more devices than are free and healthy.
 var errTooFew = errors.New("too few healthy devices are free")
 
 // Give gives n devices of a resource to the container of a new pod. It first asks the plugin which devices the plugin prefers,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statefile saves the daemon's state in one file. A separate goroutine writes the file, so a slow disk delays
-// only the calls that wait for it.
+// Package statefile saves the daemon's state in one file. A separate goroutine writes the file, so a slow disk delays only the
+// callers that wait until their changes are on disk.
 package statefile
 
 import (
@@ -36,21 +36,23 @@ const retryInterval = 5 * time.Second
 type Store struct {
 	log  *slog.Logger
 	path string
-	// latest is a function that encodes the state to write next. It is nil if the writer has already taken the state.
+	// latest is a function that encodes the state to write next. It is nil if there is no state that the writer has not taken
+	// yet.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
-	// asked passes channels to the writer. Each channel belongs to a caller that waits until everything is written.
+	// asked passes a channel to the writer for each caller that waits for a write. The writer sends the result of the write on
+	// this channel.
 	asked   chan chan error
 	closing chan struct{} // closed by Close
 	ended   chan struct{} // closed when the writer has ended
-	// onDisk is the hash of the file's content if that content survives a crash, or zero if this is unknown. After Load, only
-	// writeAll uses onDisk.
+	// onDisk is the hash of the file's content. It is zero if the content might not survive a crash. After Load, only writeAll
+	// uses onDisk.
 	onDisk [sha256.Size]byte
 	unkept atomic.Pointer[error]
 }
 
-// Open returns the store in a directory. It creates the directory if necessary. If this fails, the daemon can still serve
-// devices, and the store logs the failure when it saves.
+// Open returns the store in a directory. It creates the directory if necessary. If the directory cannot be created, the daemon
+// can still serve devices, and the store logs an error at each failed save.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
@@ -67,8 +69,8 @@ func (s *Store) Close() {
 	<-s.ended
 }
 
-// Load reads and decodes the file. An error means that the daemon had saved a state, but the state is lost. If the file cannot be
-// read or decoded, Load renames it to state.json.damaged. Load must be called before the first [Store.Save].
+// Load reads and decodes the file. An error means that an earlier daemon had saved a state, but this state is lost. If the file
+// cannot be read or decoded, Load renames it to state.json.damaged. Load must be called before the first [Store.Save].
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -90,7 +92,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	return fmt.Errorf("%w; it was moved to %s", err, aside)
 }
 
-// removed returns an error if other files in the directory show that there was a state file.
+// removed returns an error if other files in the directory show that a state file was there and has been removed.
 func (s *Store) removed() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {
