@@ -16,8 +16,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// PrepareResourceClaims passes all given claims to metalplugd at the same time. If a device must be erased, this may take longer
-// than the kubelet waits. In that case, the error says that the work continues, and the kubelet repeats the call.
+// PrepareResourceClaims passes all given claims to metalplugd at the same time. If a device must be erased, the call may take
+// longer than the kubelet waits. In that case, the call returns an error which says that the work continues, and the kubelet
+// repeats the call.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	now, err := d.known(ctx)
 	if err != nil {
@@ -36,7 +37,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return answer, nil
 }
 
-// known returns the last state from metalplugd. Before there is one, known asks metalplugd. The state may be slightly out of
+// known returns the last state from metalplugd. If there is no state yet, known asks metalplugd. The state may be slightly out of
 // date, but the scheduler has chosen from it, and metalplugd checks each device when it prepares the claim.
 func (d *driver) known(ctx context.Context) (state, error) {
 	d.mu.Lock()
@@ -81,7 +82,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	if err := d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/prepare", ask, &prepared); err != nil {
 		return nil, err
 	}
-	for _, r := range prepared.Requests { // the first device of a request gets the CDI devices for all devices of the request
+	for _, r := range prepared.Requests { // the result lists the CDI names for all devices of a request under the first device
 		if first := slices.IndexFunc(devices, func(d kubeletplugin.Device) bool { return d.Requests[0] == r.Name }); first >= 0 {
 			devices[first].CDIDeviceIDs = r.CDI
 		}

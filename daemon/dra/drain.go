@@ -19,8 +19,8 @@ const (
 	// drainLimit is the maximum time that a stopping driver waits for running requests. It is shorter than TimeoutStopSec= of the
 	// unit.
 	drainLimit = 10 * time.Second
-	// drainInterval is the time between two checks of the number of requests. The interval also leaves time to send the last
-	// answer.
+	// drainInterval is how often drain checks the number of requests in progress. Because of this interval, there is also time to
+	// send the last answer.
 	drainInterval = 5 * time.Millisecond
 	// repeatLimit is how long the driver repeats a request. The kubelet waits 45 s for the answer (defaultClientCallTimeout in
 	// kubernetes v1.36, pkg/kubelet/cm/dra/plugin).
@@ -35,10 +35,10 @@ type requests struct {
 }
 
 // intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or metalplugd
-// does not answer. If intercept returned the error, the kubelet would wait for 60 to 90 s before repeating the request
+// does not answer. If intercept returned an error at once, the kubelet would wait for 60 to 90 s before it repeats the request
 // (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat the request.
-// A driver with the identity of the node gets the answer Forbidden instead. This may be temporary, so intercept repeats the
-// request.
+// If the driver uses the identity of the node, the API server answers Forbidden instead. Forbidden may also be a temporary
+// answer, so intercept repeats the request in that case.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
@@ -63,7 +63,8 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 }
 
 // drain blocks until no request is in progress, for at most 10 s. Without drain, the library would close its connections
-// immediately. The pod that a running request belongs to would get an event that its devices cannot be prepared.
+// immediately. If a request was in progress for a pod, the pod would then get an event which says that its devices cannot be
+// prepared.
 func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
 	for idle := 0; idle < 2 && time.Now().Before(end); idle++ {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dra is the driver for Dynamic Resource Allocation. It publishes metalplugd's devices in ResourceSlices, and passes
-// claims from the kubelet to metalplugd. The driver saves no state, because metalplugd knows which claim holds a device.
+// claims from the kubelet to metalplugd. The driver saves no state, because metalplugd records which claims hold a device.
 package dra
 
 import (
@@ -42,7 +42,7 @@ const (
 	retryInterval = 500 * time.Millisecond
 )
 
-// Options contains the parts that the driver connects. All fields except Listen are required.
+// Options contains the parts that the driver connects. Every field except Listen must be set.
 type Options struct {
 	Node    string // name of the Node, which is also the name of the pool
 	Kube    kubernetes.Interface
@@ -51,7 +51,7 @@ type Options struct {
 	// Listen returns the socket that systemd passed for a path, or nil if there is none.
 	Listen func(path string) (net.Listener, error)
 	Log    *slog.Logger
-	// Note shows the operator a problem with the cluster. An empty text means that the problem is over.
+	// Note reports a problem with the cluster to the operator. An empty text means that there is no problem any more.
 	Note func(problem string)
 }
 
@@ -108,7 +108,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	return context.Cause(ctx)
 }
 
-// follow fills the channel dirty after each event from metalplugd and after each new connection, until ctx ends.
+// follow sends to the channel dirty after each event from metalplugd and after each new connection to it, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	for available := true; ; {
 		err := d.stream(ctx, func() { available = true; liveness.Poke(dirty) })
@@ -138,9 +138,9 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 	return fmt.Errorf("%w: %w", api.ErrNoAnswer, cmp.Or(lines.Err(), io.EOF))
 }
 
-// publish writes each new state to the ResourceSlices until ctx ends. While metalplugd does not answer, the ResourceSlices do not
-// change. When a kubelet registers the driver, there may be a new Node, perhaps in a new cluster. The old controller would keep
-// the UID and the slices of the old Node, so publish starts a new controller.
+// publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
+// they are. When a kubelet registers the driver, the machine may have become a new Node, perhaps in a new cluster. The old
+// controller would continue to use the UID and the slices of the old Node, so publish starts a new controller.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var slices layout
 	var controller *resourceslice.Controller
@@ -163,7 +163,7 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		}
 		retry = nil
 		d.set(s)
-		if shared.check(ctx, d, len(s.shares) > 0) { // do not wait for an answer, because the other devices must be published
+		if shared.check(ctx, d, len(s.shares) > 0) { // unshared devices are published even if the API server has not answered
 			retry = time.After(retryInterval)
 		}
 		if !shared.possible {

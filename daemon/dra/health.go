@@ -11,12 +11,12 @@ import (
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 )
 
-// healthTimeout is how long the kubelet trusts a message. It can be long, because the kubelet drops all messages when the
-// stream ends.
+// healthTimeout is how long the kubelet trusts a message. The time can be long, because the kubelet discards all messages when
+// the stream ends.
 const healthTimeout = 24 * time.Hour
 
-// NodeWatchResources sends the health of all devices that claims can get. It does so immediately and after each change, until the
-// kubelet disconnects.
+// NodeWatchResources sends the kubelet the health of all devices that claims can get, immediately and after each change, until
+// the kubelet disconnects.
 func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	for {
 		d.mu.Lock()

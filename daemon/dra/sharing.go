@@ -18,9 +18,10 @@ type sharing struct {
 	problem  string // the last text that the operator saw, or ""
 }
 
-// check finds out whether several claims can hold a device, if there are shared devices. An API server without the feature gate
-// DRAConsumableCapacity drops the fields for this. The scheduler would then give the whole device to one claim. If the API server
-// has not answered, check returns true and must be called again. The previous answer stays valid until then.
+// check finds out whether the API server lets several claims hold one device. It does nothing unless the flag shared is set.
+// Without the feature gate DRAConsumableCapacity, an API server drops the fields for sharing, and the scheduler would give the
+// whole device to one claim. If the API server has not answered, check returns true and must be called again. Until it answers,
+// the field possible keeps its previous value.
 func (s *sharing) check(ctx context.Context, d *driver, shared bool) (again bool) {
 	problem := s.problem
 	switch {

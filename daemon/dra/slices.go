@@ -26,10 +26,10 @@ const (
 	taintUnhealthy = DriverName + "/unhealthy"
 )
 
-// state contains the information from an answer of metalplugd.
+// state contains the devices from an answer of metalplugd, prepared for the ResourceSlices.
 type state struct {
 	devices map[string]api.Device // keys are names; includes devices that no claim can get
-	claimed map[string]bool       // names of the devices for claims
+	claimed map[string]bool       // keys are the names of the devices that claims can get
 	shares  map[string]int64      // maps the name of a shared device to the number of claims that may hold it at the same time
 }
 
@@ -123,8 +123,9 @@ func (s state) withoutShares() state {
 	return s
 }
 
-// taints returns the taints of a device. They stop the scheduler from choosing a device that metalplugd would refuse now.
-// NoExecute also evicts the pod that has lost its device. All other reasons may be temporary, so they do not evict the pod.
+// taints returns the taints of a device. They prevent the scheduler from choosing a device that metalplugd would refuse now. A
+// taint with the effect NoExecute also evicts the pod that holds the device. It is used only if that pod has lost the device. All
+// other problems may be temporary, so they do not evict the pod.
 func taints(d api.Device) []resourceapi.DeviceTaint {
 	var all []resourceapi.DeviceTaint
 	if d.Cordoned {
@@ -151,7 +152,7 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 		"id": d.ID, "class": d.Class, "resource": d.Resource, "model": d.Model, "serial": d.Serial, "wwid": d.WWID, "switch": above,
 		"resource.kubernetes.io/pcieRoot": root, "resource.kubernetes.io/pciBusID": d.PCI,
 	} {
-		// Omit a longer text, because two devices could have the same text after it is shortened.
+		// A text that is too long is omitted and not shortened, because two devices could have the same shortened text.
 		if text = strings.TrimSpace(text); text != "" && len(text) <= resourceapi.DeviceAttributeMaxValueLength {
 			all[name] = resourceapi.DeviceAttribute{StringValue: &text}
 		}
@@ -163,8 +164,8 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 	return all
 }
 
-// onPCI matches the path of a device below a PCI host bridge. Its groups match the host bridge, and the functions from there down
-// to the device.
+// onPCI matches the path of a device below a PCI host bridge. The first group matches the host bridge. The second group matches
+// the PCI functions from the host bridge down to the device.
 var onPCI = regexp.MustCompile(`/devices/(pci[0-9a-f]+:[0-9a-f]{2})((?:/[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])+)`)
 
 // place returns the PCIe root of a device. If the device is connected to a switch, place also returns the PCI function of the
