@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a file, which tells the
-// container runtime the device nodes for a CDI name.
+// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file, which lists the
+// device nodes for each CDI name. The container runtime reads this file.
 //
 // A container gets a name only while the file describes the device correctly. The content of a file depends only on the newest
 // snapshot, so the file can be written again at any time. A resource with inject = "nodes" has no file.
@@ -65,12 +65,12 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. It calls ready immediately, before it writes the first file. A caller that needs
-// the files before that must call Update.
+// Run keeps the files up to date until ctx ends. It calls ready immediately, before it has written any file. A caller that needs
+// the files when ready is called must call Update first.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
-		_, changed := s.Inventory.Snapshot() // taken before Update, so that no later change is missed
+		_, changed := s.Inventory.Snapshot() // get the channel before Update, so that no later change is missed
 		var again <-chan time.Time
 		if !s.Update() {
 			again = time.After(retryInterval)
@@ -107,7 +107,8 @@ func (s *Specs) Update() (ok bool) {
 	return ok
 }
 
-// writeSpec writes the file of a resource so that it describes an offer. It does not log the same error twice in a row.
+// writeSpec writes the file of a resource so that it describes an offer. If the write fails again with the same error, writeSpec
+// does not log the error again.
 func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 	nodes := make(map[string][]*specs.DeviceNode)
 	// The file includes Unhealthy devices. It omits absent devices, because another device may now have their device numbers.
@@ -138,8 +139,8 @@ func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 	return sp.err
 }
 
-// Unwritten returns the errors for the specs that could not be written. The keys are resource names. Unwritten may block while a
-// file is being written.
+// Unwritten returns the errors for the resources whose specs could not be written, by the names of the resources. Unwritten may
+// block while a file is being written.
 func (s *Specs) Unwritten() map[string]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +153,8 @@ func (s *Specs) Unwritten() map[string]error {
 	return all
 }
 
-// Names returns the CDI names of a resource's devices. If the file does not describe the devices correctly, Names first writes
-// the file, which takes some time. It returns an error if this fails.
+// Names returns the CDI names of a resource's devices. If the spec file does not describe the devices correctly, Names first
+// writes the file, and returns an error if that fails. It may therefore wait for the disk.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,32 +24,32 @@ import (
 // claimKind is the CDI kind of all devices that are given to claims. Each claim has its own spec, in its own file.
 const claimKind = "metalplug.io/claim"
 
-// claimPrefix is the beginning of the name of a claim's file. [Specs.Set] does not remove these files.
+// claimPrefix is the beginning of the name of a claim's spec file. [Specs.Set] does not remove files with this prefix.
 const claimPrefix = "metalplug-claim_"
 
 // claimSize is the maximum size of the spec of a claim, which has at most 32 devices.
 const claimSize = 1 << 20
 
-// adminSuffix is appended to a name to mark the devices of a request with admin access. Neither the name of a request nor the
-// UID of a claim contains a dot.
+// adminSuffix is appended to the first part of a CDI device name to mark the devices of a request with admin access. Neither the
+// name of a request nor the UID of a claim contains a dot.
 const adminSuffix = ".admin"
 
-// Request describes everything that containers get for a request in a claim.
+// Request describes the nodes and variables that containers get for one request in a claim.
 type Request struct {
 	Name    string
-	Admin   bool // whether an administrator gets access to devices that other tenants may hold
+	Admin   bool // admin access, which is possible even while another tenant holds the devices
 	Devices []*inventory.Status
 	Nodes   []device.Node // nodes of the devices, or nil if other CDI devices contain them
 	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for the
-// variables, and each further name stands for the nodes of one device. Claim writes the file again if the file is missing,
-// because the runtime's directory is empty after a boot.
+// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request makes the runtime set
+// the variables, and each further name adds the nodes of one device. If the file is missing, Claim creates it again, because the
+// directory is empty after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The snapshot may be older than the devices, so Claim does not compare the claim with it.
+	// The snapshot may be older than the state in the field Devices, so only the specs of earlier claims are compared with it.
 	snapshot, _ := s.Inventory.Snapshot()
 	err = s.pruneClaims(snapshot)
 	spec := specs.Spec{Kind: claimKind}
@@ -83,8 +83,8 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 }
 
 // pruneClaims removes a device from the specs of claims if it is absent, has other nodes or belongs to another tenant. After
-// that, no container of the claim can start with that device until the claim is prepared again. The state is in the files, so
-// pruneClaims also works after the daemon has restarted.
+// that, no container of the claim can start with that device until the claim is prepared again. pruneClaims reads the claims and
+// their devices from the files, so it also works after the daemon has restarted.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.prunedVersion == snapshot.Version {
 		return nil
@@ -104,7 +104,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
 			request, id, _ := strings.Cut(d.Name, ":")
 			now := snapshot.Find(id)
-			if now == nil { // the entry that sets a request's variables has no nodes
+			if now == nil { // an entry without nodes only sets the variables of a request, and stays
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
 			if !strings.HasSuffix(request, adminSuffix) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {
@@ -125,7 +125,8 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 }
 
 // node returns the node that a device currently has at the given path in a container. If there is none, it returns nil. The
-// result contains the device number. The runtime therefore does not look up the name, which may belong to another device by then.
+// result contains the device number, so that the runtime does not look up the path on the host. By then, this path may belong to
+// another device.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {

@@ -17,18 +17,20 @@ const (
 	prefix = "metalplug."
 	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
-	// fileSize is the maximum length of a file name. NAME_MAX is longer, and leaves room for the suffix of a temporary file.
+	// fileSize is the maximum length of a file name. The limit of the kernel, NAME_MAX, is larger. The difference leaves room for
+	// the suffix of a temporary file.
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind differs from
-// the name of the resource, because the vendor's tools use that name as the kind of the same devices. A runtime rejects a device
-// that two specs describe. The domain is part of the vendor, because runtimes with CDI before 0.6 reject a class that contains a
-// dot.
+// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind is not just
+// the name of the resource, because the vendor's own tools may use that name as the kind for the same devices. A runtime rejects
+// a CDI name that two specs define. The domain is part of the vendor, because runtimes with CDI before 0.6 reject a class that
+// contains a dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {
-		// A class must begin with a letter, unlike the last part of a resource name. No domain ends in "_n".
+		// The class in a CDI kind must begin with a letter, but the last part of a resource name may begin with a digit. The
+		// result is still unique, because no domain ends in "_n".
 		domain, class = domain+"_n", "n"+class
 	}
 	return prefix + domain + "/" + class
@@ -45,8 +47,8 @@ func fileName(resource string) string {
 	return name + suffix
 }
 
-// Names returns the CDI names of devices with the given kind. Either metalplug or another program may write the spec for this
-// kind.
+// Names returns the CDI names of devices with the given kind. The spec for this kind may be from metalplug or from another
+// program.
 func Names(kind string, devices []*inventory.Status) []string {
 	vendor, class := parser.ParseQualifier(kind)
 	names := make([]string, len(devices))

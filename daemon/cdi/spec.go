@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// spec is the spec of one resource.
+// spec is the state of one resource's spec file.
 type spec struct {
 	resource config.Resource
 	file     string                         // path of the spec
@@ -47,9 +47,10 @@ func writeFile(file string, spec specs.Spec) (err error) {
 	if old, readErr := fsutil.ReadRegular(file, int64(len(text))); err != nil || readErr == nil && bytes.Equal(old, text) {
 		return err
 	}
-	// Rootless container engines also read the spec. The library's writer would make the file readable only for root.
+	// Container engines without root privileges must be able to read the spec. The CDI library's own function would write a file
+	// that only root can read.
 	err = fsutil.ReplaceFile(file, 0o644, text)
-	if errors.Is(err, fsutil.ErrUnsynced) { // the daemon writes the spec again after a crash
+	if errors.Is(err, fsutil.ErrUnsynced) { // not an error here, because the daemon writes the spec again after a crash
 		return nil
 	}
 	return err
