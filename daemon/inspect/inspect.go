@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect decides when to inspect hardware. Events, lost events, the periodic check and the polling of a class all cause
-// the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time, and post their
-// results to the owner of the inspector.
+// Package inspect decides when to inspect hardware. An event, the loss of events, the periodic check and the polling of a class
+// all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time.
+// They post their results to the goroutine that owns the inspector.
 package inspect
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// enumeratePause is the pause before another attempt if no enumeration has succeeded yet.
+// enumeratePause is the time between two attempts to enumerate the devices until the first attempt succeeds.
 const enumeratePause = time.Second
 
 // Options configures an inspector.
@@ -43,7 +43,7 @@ type Inspector struct {
 	subjects  subjects               // the udev devices that represent hardware
 	queue     []*Subject             // subjects that wait for an inspection, in order
 	running   int                    // number of running inspections that occupy a slot
-	slowCount int                    // number of running inspections that no longer count towards the limit
+	slowCount int                    // number of running inspections that have lost their slot because they are slow
 
 	enumerating    bool            // an enumeration is running
 	enumerateAgain bool            // another enumeration is needed after the running one
@@ -80,7 +80,7 @@ func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.running > 0 }
 // Open returns the number of inspections that are waiting or running.
 func (n *Inspector) Open() int { return len(n.queue) + n.running + n.slowCount }
 
-// Counts returns the numbers of events and enumerations. It is safe for concurrent use.
+// Counts returns the numbers of events and enumerations. Counts is safe for concurrent use.
 func (n *Inspector) Counts() api.Counts {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,7 +115,7 @@ func (n *Inspector) Event(e udev.Event) {
 	}
 }
 
-// hint queues an inspection of each subject that an event from udevd may concern.
+// hint queues an inspection of each subject that may have changed according to an event from udevd.
 func (n *Inspector) hint(e udev.Event) {
 	d := e.Device
 	if n.enumerating {

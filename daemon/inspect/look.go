@@ -13,24 +13,25 @@ import (
 )
 
 const (
-	// slowLook is how long an inspection may occupy its slot. The inspection continues without a slot.
+	// slowLook is how long an inspection may occupy a slot. A slower inspection continues, but its slot becomes free for another
+	// one.
 	slowLook = time.Second
 	// StuckLook is how long an inspection may take before it is considered stuck. A read from a hung PCIe device blocks
 	// indefinitely and cannot be cancelled.
 	StuckLook = 60 * time.Second
 	// retryFirst and retryLast are the limits for the pause between two inspections of an incomplete device (see [pause]). The
-	// retries are needed because some drivers send no event when a device is complete. For example, NVIDIA's driver creates its
-	// nodes without an event.
+	// inspector must retry, because some drivers cause no event when a device becomes complete. For example, NVIDIA's driver
+	// creates its device nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 	// renameLimit is the maximum time that udev may take to report the new name of a device ("move" from device_rename in
-	// drivers/base/core.c). Until then, the old path does not exist. In an emulated machine, udev took 300 ms to report the new
-	// name.
+	// drivers/base/core.c). The old path no longer exists during this time. In an emulated machine, udev took 300 ms to report
+	// the new name.
 	renameLimit = 2 * time.Second
 )
 
-// maxRunning returns the maximum number of simultaneous inspections. This number exceeds the number of processors, because an
-// inspection usually waits for the kernel.
+// maxRunning returns the maximum number of simultaneous inspections. It is larger than the number of processors, because an
+// inspection spends most of its time waiting for the kernel.
 func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the state of a subject's inspection.
@@ -38,9 +39,9 @@ type phase uint8
 
 const (
 	idle    phase = iota
-	queued        // waits for a slot
-	looking       // runs and occupies a slot
-	slow          // runs and has released its slot
+	queued        // the inspection waits for a slot
+	looking       // the inspection runs and occupies a slot
+	slow          // the inspection runs, but has lost its slot
 )
 
 // Subject is a udev device that represents, or may represent, hardware.
@@ -63,7 +64,7 @@ type Subject struct {
 // Removed reports whether the inspector has dropped the subject because an inspection found no hardware.
 func (s *Subject) Removed() bool { return s.removed }
 
-// Vanished reports whether the hardware was missing at the last inspection, and may have been renamed.
+// Vanished reports whether the last inspection found no hardware, but the hardware may only have been renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
 // Due reports whether an inspection of the subject is running or waiting for a slot.
@@ -74,7 +75,7 @@ func (s *Subject) Looks() int { return s.looks }
 
 // Next returns the value that [Subject.Looks] will have when an inspection that begins now or later has finished.
 func (s *Subject) Next() int {
-	if s.phase >= looking { // a running inspection may have begun too early
+	if s.phase >= looking { // a running inspection began before this call, so its result may be too old
 		return s.looks + 2
 	}
 	return s.looks + 1
@@ -149,7 +150,7 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// slow is called if an inspection takes too long. It takes away the slot of the inspection.
+// slow is called if an inspection takes longer than slowLook. It makes the slot of the inspection free for another one.
 func (n *Inspector) slow(s *Subject) {
 	if s.phase != looking {
 		return
@@ -233,8 +234,8 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 }
 
 // pause returns the time until the next inspection of an incomplete device. It is a quarter of the time since the device was
-// first found incomplete, or the duration of the last inspection if that is longer. Retries therefore do not overload a busy
-// node. The limits are retryFirst and retryLast.
+// first found incomplete, or the duration of the last inspection if that is longer. On a busy node, inspections take longer, and
+// retries are therefore less frequent. The result is at least retryFirst and at most retryLast.
 func pause(since, took time.Duration) time.Duration {
 	return min(max(retryFirst, since/4, took), retryLast)
 }

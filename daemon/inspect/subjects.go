@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// subjects is a list of subjects, sorted by sysfs path. Subjects below the same path are next to each other.
+// subjects is a list of subjects, sorted by sysfs path. All subjects below a path are therefore next to each other.
 type subjects []*Subject
 
 // find returns the index of the subject at path. If there is none, it returns the index where the subject can be inserted.
