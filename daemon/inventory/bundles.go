@@ -35,10 +35,10 @@ type bundler struct{ *loop }
 // name returns the ID by which the kubelet knows a device. For a member of a bundle, this is the ID of the bundle.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
-// listResource returns the resource that lists a device, either under the device's own ID or as a part of a bundle.
+// listResource returns the resource whose device list contains the device or its bundle.
 func (e *entry) listResource() string { return cmp.Or(e.bundleResource, e.resource) }
 
-// Name returns the ID that the kubelet uses for a device. For a member of a bundle, the result is the ID of the bundle.
+// Name returns the ID by which the kubelet knows a device. For a member of a bundle, the result is the ID of the bundle.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
 // Parts returns the members of a bundle, or the device itself if it is not a bundle.
@@ -91,9 +91,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses only devices that no pod can get, because they are vacant or in no device list.
-// Existing bundles keep their members. A device that must leave a device list or an incomplete bundle is marked Unhealthy, and
-// leaves once the kubelet confirms that no pod holds it.
+// assemble combines devices into bundles. It uses only devices that are vacant or in no device list, because no pod can get them.
+// It does not move devices between existing bundles. A device that must leave a device list or an incomplete bundle is marked
+// Unhealthy, and leaves once the kubelet confirms that no pod holds it.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {

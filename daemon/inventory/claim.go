@@ -17,9 +17,9 @@ import (
 var ErrHeld = errors.New("it is held")
 
 // Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
-// already have some of the devices. All other devices must be healthy and belong to a resource that DRA serves. Each of them must
-// be free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or describes why a
-// device is unsuitable. After an error, the claim has only the devices that it had before.
+// already have some of the devices. All other devices in the call must be healthy and belong to a resource that is served through
+// DRA. Each of them must be free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice],
+// [ErrHeld], or describes why a device is unsuitable. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	return i.ask(ctx, func(l *loop) error {
 		for _, id := range ids {
@@ -31,7 +31,7 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 			if e := l.entries[id]; !e.Claims.Has(claim.UID) {
 				e.noteGiven()
 				e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
-				e.work.givenSince = true                          // work for an earlier tenant may be in progress
+				e.work.givenSince = true                          // the flag matters if work for an earlier tenant is in progress
 				_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 			}
 		}
@@ -71,7 +71,7 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	if err := i.ask(ctx, func(l *loop) error {
 		for _, e := range l.entries {
 			if e.Claims.Has(uid) {
-				// The lease of a shared device ends with the last claim.
+				// The lease of a shared device ends only when its last claim is released.
 				if e.Claims = e.Claims.Without(uid); len(e.Claims) == 0 {
 					l.free(e)
 				}

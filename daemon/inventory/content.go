@@ -27,10 +27,10 @@ type known struct {
 	Owed *string `json:"owed,omitempty"`
 }
 
-// content identifies the data that a tenant left on a disk. The zero value means unknown data.
+// content identifies the data that a tenant left on a disk. The zero value means that the data is unknown.
 type content struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
-	Blank       bool   `json:"blank,omitempty"` // metalplug found no data
+	Blank       bool   `json:"blank,omitempty"` // an inspection found no data on the disk
 }
 
 // wrote is the number of sectors that were written to a disk since the disk appeared, see [evidence.Book.Presence].
@@ -98,7 +98,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 		return
 	}
 	if e.content.Fingerprint != "" && e.content.Fingerprint != s.Asked && e.content.Blank == s.Blank {
-		return // the probe began before the fingerprint was known, and read different blocks
+		return // the probe began before the fingerprint was known, so it read other blocks of the disk
 	}
 	e.seenContent = found
 	switch {

@@ -20,10 +20,10 @@ var errStopped = errors.New("the inventory has stopped")
 // mayHaveBeen is the reason that metalplug gives for the cordons that it sets if the state file is lost.
 const mayHaveBeen = "the device may have been cordoned before the state was lost; if it was not, uncordon it"
 
-// Cordon withholds a device from new pods until [Inventory.Uncordon] is called. The device list shows the device as Unhealthy
-// with the reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon returns nil, the
-// cordon is on disk. If Cordon returns an error, nothing has changed. A cordon without a reason ([api.Unexplained]) does not
-// replace an existing cordon. The error may be [ErrUnknownDevice] or the error of ctx.
+// Cordon withholds a device from new pods until [Inventory.Uncordon] is called. Until then, the device is Unhealthy in the device
+// list, with the reason of the cordon. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon
+// returns nil, the cordon is on disk. If Cordon returns an error, nothing has changed. A cordon without a reason
+// ([api.Unexplained]) does not replace an existing cordon. The error may be [ErrUnknownDevice] or the error of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -46,7 +46,8 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 // changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for
 // the snapshot that shows the change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
-	// If the state was lost, metalplugd cordons all devices before the first snapshot. A change before that could be undone.
+	// If the state was lost, metalplugd cordons all devices before the first snapshot. A change that is made earlier could be
+	// lost.
 	if err := i.await(ctx, func(s *Snapshot) bool { return s.Version > 0 }); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type entry struct {
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, where it stays until no pod can hold it
 	awaited  bool             // the device was present at the end of the last run of metalplugd
-	stuck    bool             // an inspection of the device hangs
+	stuck    bool             // an inspection of the device has taken too long and has not returned
 	status   *Status          // published status, or nil
 	settled  *settled         // the last verdict before metalplug's work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
@@ -52,8 +52,8 @@ type settled struct {
 // leases changes the lease of a device, and derives its status.
 type leases struct{ *disks }
 
-// newLease returns the lease of a device that metalplug knows nothing about yet. The first verdict decides whether the
-// device can be offered.
+// newLease returns the lease of a device that metalplug knows nothing about yet. Whether the device can be offered depends on the
+// first verdict.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
 // isDisk reports whether the device can keep a tenant's data.
@@ -118,7 +118,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
-	// The operator's order covers the content at the time of the order. It does not cover later writes by the host.
+	// The operator's order covers the content at the time of the order. Data that the host writes later is not covered.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

@@ -49,7 +49,8 @@ func (d *disks) endEvidence(e *entry, reason string) {
 	d.saveSoon(e)
 }
 
-// weigh compares the evidence about a disk with the result of an inspection.
+// weigh updates the evidence about a disk after an inspection. If the result contradicts the evidence, weigh deletes the
+// evidence.
 func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidence.Get(e.Disk)
 	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
@@ -64,7 +65,8 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	// If the disk is blank, the signature that udev shows is from before the erasure.
+	// If the inspection found the disk blank, the signature in udev's database is outdated, because it is from before the
+	// erasure.
 	if errors.Is(s.Offer, device.ErrData) && !s.Blank {
 		seen.Data = verdict.Content(s.Offer)
 	}
@@ -111,7 +113,8 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 	})
 }
 
-// erased records that a disk was erased. The helper may report a newer appearance of the disk than the last inspection.
+// erased records that a disk was erased. The disk may have reappeared since the last inspection. In that case, the helper reports
+// the new appearance.
 func (l *leases) erased(e *entry, p device.Report) {
 	// The helper erases a disk only if no process has it open, so no separate check is needed.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
@@ -127,10 +130,10 @@ func (l *leases) erased(e *entry, p device.Report) {
 	l.setEvidence(e, v)
 }
 
-// Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target is the disk that the
-// operator saw. If the parameter fingerprint is not empty, metalplug may erase the disk only while its content has this
-// fingerprint. When Adopt returns nil, the record is on disk. If Adopt returns an error, such as [ErrUnknownDevice], nothing has
-// changed.
+// Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target identifies the disk
+// that was there when the operator gave the order. If the parameter fingerprint is not empty, metalplug may erase the disk only
+// while its content has this fingerprint. When Adopt returns nil, the record is on disk. If Adopt returns an error, such as
+// [ErrUnknownDevice], nothing has changed.
 func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
 	return changeDurably(ctx, i, func(l *loop) error {
 		e := l.entries[id]

@@ -16,14 +16,14 @@ import (
 // allocations records which devices the kubelet has given to pods.
 type allocations struct {
 	*leases
-	owing map[*entry]bool // the entries with the field Owed set
+	owing map[*entry]bool // keys are the entries whose field Owed is not nil
 	began time.Time       // start of the daemon
 }
 
 // books contains what metalplugd knows about a device from the kubelet.
 type books struct {
 	heldAs    []string  // the IDs under which pods may hold the device, sorted and never modified
-	allocated time.Time // when a container last got the device
+	allocated time.Time // when the kubelet last allocated the device to a container
 	// booked means that the kubelet has listed a pod with the device since the allocation, or has finished its call to
 	// Allocate.
 	booked         bool
@@ -43,7 +43,7 @@ func (e *entry) noteGiven() {
 			given = append(given, node.Host)
 		}
 	}
-	if e.lease.Held() && (e.heldAsShares() || len(e.Claims) > 0) { // keep the nodes of the other tenants
+	if e.lease.Held() && (e.heldAsShares() || len(e.Claims) > 0) { // add to the nodes that the other tenants have got
 		given = append(given, e.Given...)
 	}
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
@@ -151,7 +151,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 		}
 	}
 	for _, e := range l.entries {
-		if broken[e.bundle] { // the other members are free too
+		if broken[e.bundle] { // no pod holds the other members either, so each of them may leave
 			bundler{l}.setAside(e, lostMember)
 			l.confirmOne(e, a.Holdings[e.bundle], a.Asked)
 		}
@@ -207,8 +207,8 @@ func (l *leases) started(e *entry, event lease.Event) {
 }
 
 // ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
-// device must be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk
-// to several tenants.
+// device must be a disk, and no other disk may report the same medium. Its resource must not offer disks with the host's data,
+// and must not offer one disk to several tenants.
 func (l *leases) ownsContent(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium)
@@ -220,9 +220,9 @@ func (e *entry) heldAsShares() bool {
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed the
-// device before, or must have finished its call to Allocate. The kubelet may be stopped for any length of time before it
-// finishes the call, so the elapsed time proves nothing. If the kubelet lists one share of a device, the state of the other
-// shares is unknown.
+// device before, or must have finished its call to Allocate. The kubelet may be stopped for any length of time before it finishes
+// the call, so the elapsed time proves nothing. If pods hold a device under several IDs of shares, one listed share shows nothing
+// about the others.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.Owed != nil:
@@ -237,7 +237,7 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 // the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a result.
 func (a *allocations) free(e *entry) {
 	a.noteTenantGone(e)
-	// The new list omits the IDs of shares that the resource no longer has.
+	// Send a new list, which omits the IDs of shares that the resource no longer has.
 	if e.heldAsShares() {
 		a.resend[e.resource] = true
 	}
@@ -257,7 +257,7 @@ func (a *allocations) free(e *entry) {
 			e.lease = newLease()
 		}
 		if e.sighting != nil {
-			e.resource = e.sighting.Resource // otherwise the old resource would offer the device again
+			e.resource = e.sighting.Resource // so that the old resource does not offer the device again
 			a.look(e)
 		}
 	}
@@ -269,10 +269,10 @@ func (l *loop) restoreRemembered() {
 		r := l.rule(resource)
 		for id, known := range l.Remembered[resource] {
 			switch {
-			case known.Members != nil, r != nil && r.Bundle != nil: // even if a reload removed the resource or changed its class
+			case known.Members != nil, r != nil && r.Bundle != nil: // a bundle, even of a resource that a reload has changed
 				bundler{l}.rememberBundle(resource, id, known)
 			case r != nil:
-				if e := l.remember(*r, id, known); e.bundle != "" { // the checkpoint is newer than the state file
+				if e := l.remember(*r, id, known); e.bundle != "" { // the state file is older, and still names a bundle
 					e.membership = membership{}
 				}
 			}

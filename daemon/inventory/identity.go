@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// identities contains the devices by the subject that they were found in.
+// identities records which devices were found in each subject, which is a udev device.
 type identities struct {
 	*leases
 	found map[*inspect.Subject]found
@@ -37,7 +37,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 		sighting := &s.Sightings[n]
 		unfinished = unfinished || errors.Is(sighting.Offer, device.ErrIncomplete)
 		if sighting.Device.ID == "" {
-			if !errors.Is(sighting.Offer, device.ErrPart) { // with ErrPart, another device represents this one
+			if !errors.Is(sighting.Offer, device.ErrPart) { // ErrPart means that this hardware is only a part of another device
 				unreadable = sighting.Offer
 			}
 			now.others = append(now.others, unidentified(sighting))
@@ -81,8 +81,8 @@ func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	return there
 }
 
-// entryFor returns the entry for a device that was found in a subject. It returns nil while another subject has the claimed
-// ID. The parameter before contains the IDs that were contested at the last inspection.
+// entryFor returns the entry for a device that was found in a subject. It returns nil while it is undecided which of two subjects
+// gets an ID that both claim. The parameter before contains the IDs that were contested at the last inspection.
 func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {
@@ -100,10 +100,10 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
-	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware has not moved, but the kernel may be removing it
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the kernel may be removing the hardware; keep the known node
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
-	if *sighting.Device == *e.device { // all snapshots share one value
+	if *sighting.Device == *e.device { // unchanged, so all snapshots can share one value
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
@@ -114,7 +114,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
-	if sighting.Instance != e.Instance { // new hardware is not initialised yet
+	if sighting.Instance != e.Instance { // this is new hardware, which is not initialised yet
 		e.noteHardwareGone()
 		e.Instance = sighting.Instance
 		i.saveLater()
@@ -140,7 +140,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	}
 	e := i.entries[id]
 	switch {
-	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // the other entry is an old name of this device
+	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // no other hardware has the ID now
 		return id
 	case !before[id] || e.owner.Due():
 		i.contest(e)

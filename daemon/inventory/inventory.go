@@ -2,9 +2,9 @@
 
 // Package inventory owns the list of devices and their state.
 //
-// One goroutine owns all data, and never reads hardware. Inspections run in other goroutines and post their results. An event,
-// the loss of events and the periodic audit all lead to the same request, which is to inspect a path. Readers get an immutable
-// [Snapshot], and a channel that is closed when a newer snapshot exists.
+// One goroutine owns all data of the inventory. This goroutine never reads hardware. Inspections run in other goroutines and post
+// their results. An event, the loss of events and the periodic audit all lead to the same request, which is to inspect a path.
+// Readers get an immutable [Snapshot], and a channel that is closed when a newer snapshot exists.
 package inventory
 
 import (
@@ -199,7 +199,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	l.carryOut()     // so that the state file contains the results of waiting requests
+	l.carryOut()     // carry out the remaining requests, so that the state file contains their results
 	l.unsaved = true // devices may have changed since the last publication
 	close(i.done)
 	l.save()

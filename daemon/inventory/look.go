@@ -75,7 +75,7 @@ func (d *disks) note(e *entry) device.Note {
 // lastProbe is the last probe that returned a result for a disk. It is used while newer probes return no result.
 type lastProbe struct {
 	clean bool      // the probe found the disk empty, and no pod has had the disk since
-	sick  error     // the health error of the probe
+	sick  error     // the health error that the probe found, or nil
 	since time.Time // time of the first later probe without a result, or zero
 }
 
@@ -90,7 +90,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.lease.Held() && !e.busy() && !e.outdated() // otherwise the probe did not read the disk
+		free := !e.lease.Held() && !e.busy() && !e.outdated() // if not free, the probe did not read the disk
 		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
 	case !e.clean || s.Health != nil:

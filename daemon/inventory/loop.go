@@ -14,7 +14,7 @@ import (
 )
 
 // loop is the state owned by the goroutine that runs [Inventory.Run]. It embeds several types, and the methods of each type can
-// access only the state in that type and in the types that it embeds. No method reads hardware or waits.
+// access only the state in that type and in the types that it embeds. None of these methods reads hardware or waits.
 type loop struct {
 	*leases
 	identities

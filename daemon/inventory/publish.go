@@ -98,7 +98,7 @@ func (l *loop) next(now time.Time) *Snapshot {
 	bundler{l}.publishBundles(changed, now)
 	for resource := range l.resend {
 		if _, ok := changed[resource]; !ok {
-			changed[resource] = nil // the kubelet gets the same list again
+			changed[resource] = nil // no device has changed, but the endpoint sends the list again
 		}
 	}
 	for resource, devices := range changed {
@@ -155,7 +155,7 @@ func sameStatus(a, b *Status) bool {
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
-// sameIdentity reports whether the state file would contain the same record for a and b.
+// sameIdentity reports whether a and b have the same values for the fields that the state file contains.
 func sameIdentity(a, b *Status) bool {
 	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
@@ -184,7 +184,7 @@ func (l *loop) collectOthers() []*Status {
 	return all
 }
 
-// report logs each change of a device once.
+// report logs how the status of a device has changed.
 func (p *publishing) report(old, s *Status) {
 	log := p.Log.With("device", s.Device.ID, "class", s.Device.ClassName(), "resource", s.Resource)
 	defer reportWarning(log, old, s)

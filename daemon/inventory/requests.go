@@ -35,7 +35,7 @@ func (l *loop) carryOut() {
 	}
 }
 
-// post queues a request for the loop. It does not wait. After the loop has ended, the request never runs.
+// post queues a request for the loop. It does not wait. If the loop has already ended, the request never runs.
 func (q *requests) post(r request) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, r)
@@ -61,7 +61,7 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 // ask posts a request, and returns its error when the loop has run it. If the inventory stops or ctx ends first, ask returns
 // another error, and the loop never runs the request.
 func (q *requests) ask(ctx context.Context, r func(*loop) error) (err error) {
-	var once sync.Once // decides whether the request runs or the wait ends
+	var once sync.Once // either the request runs, or ask gives up, but never both
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {

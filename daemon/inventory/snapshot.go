@@ -33,7 +33,7 @@ type Status struct {
 	// Evidence shows that a disk is unused. If there is no such proof yet, it shows how much of the disk was read so far.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
-	LeftBlank bool    // whether the disk was empty after its tenant had ended
+	LeftBlank bool    // whether an inspection found the disk empty after its tenant had ended
 	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string

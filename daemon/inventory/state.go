@@ -97,7 +97,7 @@ func (l *loop) restore() {
 	}
 	for _, r := range kept.Devices {
 		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another
-		// resource can get the device.
+		// resource can offer the device.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
 		if class == nil || !offered && !(r.Used && class.Disks) {
 			continue
@@ -136,9 +136,9 @@ func (l *loop) restore() {
 }
 
 // outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
-// identity, because another disk may have taken over its name or location. A fingerprint of the content is required,
-// because another machine may have used the disk. While a pod may write to a disk, there is no fingerprint. In that case,
-// only the same pod may start a container with the disk after a boot ([lease.Interrupted]).
+// identity, because another disk may have taken over its name or location. A fingerprint of the content is required, because
+// another machine may have used the disk. If a pod could write to the disk until the boot, there is no fingerprint. In that case,
+// only the same pod may start a container with the disk after the boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }
@@ -151,8 +151,8 @@ func (d *devices) saveLater() {
 	}
 }
 
-// save passes the state to the writer if it has changed. The state contains all offered devices, disks that must be erased,
-// faults, evidence and cordons.
+// save passes the state to the store, which writes it. If nothing has changed since the last save, it does nothing. The state
+// contains all offered devices, disks that must be erased, faults, evidence and cordons.
 func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {
 		return

@@ -27,8 +27,8 @@ const (
 	afterWork       // the work has ended, but may still cause changes to the hardware
 )
 
-// window is the period of metalplug's own work on a device. Changes to the hardware during this period are attributed to
-// the work.
+// window is the period of metalplug's own work on a device. During this period, metalplug assumes that its work causes all
+// changes to the hardware.
 type window struct {
 	phase         phase
 	reason        string           // the reason why the device is Unhealthy in this period
@@ -42,8 +42,8 @@ type window struct {
 	recheck       bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the current disk may be another one than the disk that the work began on. Since 5.15, Linux numbers
-// the appearances of disks. On an older kernel, the inode of the directory in sysfs shows a new appearance.
+// other reports whether the current disk may be another one than the disk that the work began on. Since 5.15, Linux numbers the
+// appearances of disks. On an older kernel, a new inode of the disk's directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.diskBefore.Appearance == "" {
 		return now != w.diskBefore
@@ -70,8 +70,8 @@ func (e *entry) outdated() bool {
 	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.lookNumber
 }
 
-// frozen reports whether the status hides changes to the hardware because metalplug's own work causes them. It does not
-// hide a failure.
+// frozen reports whether the status hides changes to the hardware because metalplug's own work causes them. A failure of the work
+// and a stuck inspection are never hidden.
 func (e *entry) frozen(now time.Time) bool {
 	w := &e.work
 	switch {
@@ -113,8 +113,8 @@ type reservation struct {
 }
 
 // Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls
-// [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest
-// state of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error that the inventory has stopped.
+// [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest state
+// of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error which says that the inventory has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
 	c := &reservation{ids: ids, ready: make(chan *Status, 1)}
 	i.post(func(l *loop) {
@@ -223,7 +223,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 	w.phase, w.reason = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
-	if did || o.Foreign { // the work wrote to the disk
+	if did || o.Foreign { // the work may have written to the disk
 		if e.Wrote = (wrote{}); v != nil {
 			v.In = ""
 		}
