@@ -30,9 +30,9 @@ type users struct {
 
 // look finds the processes that have a device open. The parameter owners contains the UIDs of the pods that hold the device now.
 // If the flag ours is set, the processes of these pods are allowed to have the device open. Daemons on the node may monitor some
-// devices, such as GPUs. For such a device, only the processes of past pods count. If metalplug could not read which files a
-// process has open, the process counts only if its pod has or had the device. If a claim held the device, its pods are unknown.
-// In this case, such a process counts whatever its pod is.
+// devices, such as GPUs. For such a device, look ignores processes that do not belong to an earlier pod. If metalplug could not
+// read which files a process has open, look treats it as a user of the device only if its pod has or had the device. If a claim
+// held the device, the pods are unknown, and look treats every such process as a user.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -101,9 +101,9 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 }
 
 // running returns a description of an earlier pod that still has a process, or an empty string. Such a process may open the
-// device at any time. It may also have registered files with io_uring, which metalplug cannot see. If the disk must be erased and
-// it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an error.
-// The pods of a claim are unknown, so they are not checked.
+// device at any time. It may also have registered files with io_uring, which metalplug cannot see. If metalplug cannot find out
+// whether a pod still runs, and the device is a disk that must be erased, the error is [ErrBusy]. For other devices, a missing
+// kubepods cgroup is not an error. metalplug does not know the pods of a claim, so it cannot check them.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

@@ -72,7 +72,7 @@ func (j *job) method(byHand bool) string {
 	return j.policy.Reset.Method
 }
 
-// rule returns the part of the resource's configuration that the lease of the device needs.
+// rule returns the parts of the resource's configuration that package lease uses.
 func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.policy.scrubs(), AtStart: j.policy.Reset.AtStart()}
 }
@@ -88,20 +88,20 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 	return nil
 }
 
-// fail sets the outcome of work that ended with an error.
+// fail sets the outcome of the job after its work has ended with an error.
 func (j *job) fail(err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {
-	case errors.Is(err, device.ErrForeign): // the next inspection shows why pods cannot get the disk
+	case errors.Is(err, device.ErrForeign): // the lease does not fail; the next inspection shows why pods cannot get the disk
 		j.outcome = inventory.Outcome{Foreign: true}
 	case isBusy(err):
 		j.outcome = inventory.Outcome{}
-	case errors.Is(err, device.ErrGone) && !half: // the next inspection shows whether the device is back
+	case errors.Is(err, device.ErrGone) && !half: // the lease does not fail; the next inspection shows whether the device is back
 		j.outcome = inventory.Outcome{Err: err}
 	default:
 		j.outcome = inventory.Outcome{Event: lease.Fail, Err: err, Order: order, Touched: half}
 	}
 }
 
-// finish posts the outcome of the work, and releases the devices for the next job.
+// finish passes the outcome of the work to the inventory, and unlocks the devices for the next job.
 func (j *job) finish() { j.Inventory.End(j.taken, j.outcome) }

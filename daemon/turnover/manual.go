@@ -23,8 +23,8 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds. If the change o names an erase method, ByHand erases the device instead. A dry run
-// makes the same checks, but changes nothing. ByHand blocks until the work is done or ctx ends. The error is
+// ByHand resets a device that no pod holds. If the change o names an erase method, ByHand erases the device instead. In a dry
+// run, ByHand makes the same checks, but changes nothing. ByHand blocks until the work is done or ctx ends. The error is
 // [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
@@ -85,7 +85,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 
 // carryOut resets the device as the operator ordered, or erases it regardless of its content.
 func (j *job) carryOut(ctx context.Context, scrub string) error {
-	j.Fingerprint, j.Written = "", nil // the operator accepts any content
+	j.Fingerprint, j.Written = "", nil // the order applies to any content
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
 	if j.Residue {
 		w.Content = lease.OfTenant
@@ -99,9 +99,9 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 
 // Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If the change o
 // names no erase method, metalplug uses the method of the resource, or else adoptScrub. Adopt returns once the order is in the
-// state file. After that, [Turnover.Run] erases the disk. A dry run records no order. The result note is a message for the
-// operator, which says what will be done, or why there is nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy]
-// and [ErrUnfit].
+// state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the order is possible, but does not
+// record it. The result note is a message for the operator, which says what will be done, or why there is nothing to do. The
+// errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

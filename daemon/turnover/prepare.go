@@ -19,8 +19,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// startLimit limits the work before a start. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
-// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the helper's answer need some of this time.
+// startLimit limits the work before the start of a container. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
+// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). Some of this time is needed for the call itself and for the helper's
+// answer.
 const startLimit = 25 * time.Second
 
 // Start prepares devices of a resource, all at the same time, for a container that is about to start. It may be called again for
@@ -116,8 +117,8 @@ func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owner
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// The result must not be recorded before the vendor unit has ended. If metalplugd ends first, its next run must also
-	// erase the data that the unit has written.
+	// The result must not be recorded before the vendor unit has ended. If it were recorded earlier and metalplugd ended in
+	// between, the next run would not erase the data that the unit has written.
 	j.Inventory.Prepared(id, p)
 	if errors.Is(ctx.Err(), context.Canceled) { // the daemon is stopping, and its next run repeats the work
 		return cmp.Or(err, ctx.Err())

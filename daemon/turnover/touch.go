@@ -53,7 +53,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 		target.Written = j.Written
 	}
 	if w.ByHand && j.Evidence.Scrub == "" {
-		target.Fingerprint = "" // the operator accepts any content
+		target.Fingerprint = "" // the order applies to any content
 	}
 	if w.Method != "" {
 		target.Together = target.Siblings
@@ -86,7 +86,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 // count counts the resets and erasures of a request, and writes them to the audit log. It does not count a request that only
 // checks whether a disk is blank.
 func (j *job) count(w device.Work, methods []string, p device.Report, took time.Duration, err error) {
-	if err != nil && len(methods) > 1 { // the error names the method that failed
+	if err != nil && len(methods) > 1 { // the helper's error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}
 	}
 	for _, method := range methods {

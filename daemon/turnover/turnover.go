@@ -3,10 +3,10 @@
 // Package turnover prepares a device for its next tenant. This work is done before a container starts, after a pod has
 // ended, and when an operator orders it.
 //
-// The package checks that no process has the device open, resets the device with the configured method, and erases the
-// device if the resource requires that. It posts lease events to the inventory. Only the helpers open the device
-// ([device.Touch]), and they repeat all checks. One worker at a time works on a device. After a failure, or if a helper
-// does not answer, no pod gets the device.
+// The package checks that no process has the device open, resets the device with the configured method, and erases the device if
+// the resource requires that. It reports each step to the inventory, which changes the lease of the device. Only the helper
+// processes open the device ([device.Touch]). They repeat all checks before they change it. Only one worker at a time works on a
+// device. After a failure, or if a helper does not answer, no pod gets the device.
 package turnover
 
 import (
@@ -27,7 +27,7 @@ import (
 var (
 	// ErrBusy means that a pod, a process or another operation is using the device.
 	ErrBusy = errors.New("device busy")
-	// ErrUnfit means that metalplug must not change the device.
+	// ErrUnfit means that metalplug cannot or must not do the work on the device.
 	ErrUnfit = errors.New("not possible")
 	// errUnkept means that a disk was erased, but the state file could not be written to record that.
 	errUnkept = errors.New("the erasure cannot be saved")
@@ -72,7 +72,7 @@ type Turnover struct {
 	// Configured returns the configuration of a resource. The result ok is false if the resource is not configured. Configured
 	// does not block.
 	Configured func(resource string) (r config.Resource, ok bool)
-	// Owners returns the UIDs of the pods that the kubelet has given each device to. The keys are device IDs.
+	// Owners returns the UIDs of the pods that hold each device according to the kubelet. The keys are device IDs.
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. Running may be nil.
 	Running func(pod string) (bool, error)
@@ -160,7 +160,7 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil: // the next snapshot shows the result
+		case err == nil: // wait for the next snapshot, which shows the result
 			select {
 			case <-ctx.Done():
 			case <-changed:
