@@ -80,7 +80,7 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 		if old := s.Resource.outdated(d); len(old) > 0 {
 			return fmt.Errorf("%s is unhealthy: a pod still holds the device as %s, which it got before the number of shares was changed", d.Device.ID, old[0])
 		}
-		if s.Resource.Shares > 1 { // pods with the other shares may be using the device
+		if s.Resource.Shares > 1 { // if the device has shares, pods with other shares may still be using it
 			continue
 		}
 		if d.Barred != "" {
@@ -129,8 +129,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 				answer.Devices = append(answer.Devices, s.spec(n))
 			}
 		}
-		// Variables are set here even with CDI. If several CDI devices set the same variable, only the last value would
-		// take effect.
+		// The response contains the variables even if it contains CDI names. If several CDI devices set the same variable, only
+		// the last value would take effect.
 		for key, value := range d.Allocation.Env {
 			if before := answer.Envs[key]; before != "" {
 				value = before + "," + value

@@ -84,7 +84,7 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 			switch before := whole.Envs[key]; {
 			case before == "":
 				whole.Envs[key] = value
-			case !slices.Contains(strings.Split(before, ","), value): // two resources may set the same value
+			case !slices.Contains(strings.Split(before, ","), value): // the resources of two members may set the same value
 				whole.Envs[key] = before + "," + value
 			}
 		}

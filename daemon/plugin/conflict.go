@@ -33,18 +33,18 @@ import (
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
-	// askAgain is the delay before the query that must confirm an answer. This delay gives the kubelet time to process a
-	// list or the end of a stream.
+	// askAgain is the delay before a second query, which must confirm the answer to the first one. This delay gives the kubelet
+	// time to process a list or the end of a stream.
 	askAgain = 300 * time.Millisecond
-	// askLate is the delay before the query after a second registration, because the kubelet may be slow to process the
-	// end of the first stream.
+	// askLate is used instead of askAgain while the kubelet may still be processing the last list or the end of an earlier
+	// stream.
 	askLate = time.Second
 	// unanswered is the delay before the next query if a query got no answer.
 	unanswered = 10 * time.Second
 	// returnPause is how long another plugin may take to restart before the endpoint registers.
 	returnPause = time.Second
-	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin,
-	// which polls, took 5.9 s.
+	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin, which polls
+	// for a new kubelet.sock, took 5.9 s.
 	kubeletGrace = 10 * time.Second
 	// heldInterval is the interval of queries while the resource is held back and no event arrives.
 	heldInterval = time.Minute
@@ -53,15 +53,15 @@ const (
 	registerAgainAfter = time.Minute
 )
 
-// conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these
-// facts, except for the field asked.
+// conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these facts.
+// The field asked is an exception, which other goroutines set.
 type conflict struct {
 	e            *Endpoint
 	asked        atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
 	last         time.Time         // time of the last answer
 	next         time.Time         // time of the next query, or zero if only an event triggers one
 	events       int               // number of events from other plugins before the last query
-	suspect      string            // evidence in the last answer, which the next answer must confirm
+	suspect      string            // evidence of another plugin in the last answer; the next answer must confirm it
 	given        map[string]string // containers that had another plugin's device when this endpoint registered; values are IDs
 	reregistered time.Time         // time of the last registration that an answer caused
 	ended        int               // number of plugins that had ended at that registration
@@ -71,7 +71,7 @@ type conflict struct {
 // hold holds the facts about the other plugin while the resource is held back.
 type hold struct {
 	kubelet identity
-	// The kubelet has restarted, and has not yet counted devices of the other plugin since then.
+	// restarted is set if the kubelet has restarted and has not counted devices of the other plugin since then.
 	restarted      bool
 	rival          int       // number of the plugin that was newest when the hold began, probably the other one, or 0
 	ended          int       // number of plugins that have ended so far
@@ -144,11 +144,11 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	case foreign != "":
 		c.suspect = "the kubelet counts " + foreign
 	case len(counted) == 0 && sent.healthy && (processed == sent.checkpoint || sent != e.streams.lastSent()):
-		// The kubelet may not have processed the last list yet.
+		// The reason may be that the kubelet has not processed the last list yet.
 		c.suspect = ""
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
-		// The text contains the number of the list, so two answers about the same list are needed.
+		// The text contains the number of the list, so it is confirmed only by a second answer about the same list.
 		c.suspect = fmt.Sprintf("the kubelet counts no device, although device list %d contains devices", sent.number)
 	default:
 		c.suspect = ""

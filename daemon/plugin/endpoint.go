@@ -3,9 +3,9 @@
 // Package plugin serves resources to the kubelet as a device plugin. For each resource, an endpoint creates a socket in the
 // kubelet's device plugin directory, registers with the device manager, and serves the DevicePlugin API v1beta1.
 //
-// An endpoint never relies on the content of an event. After each event, it checks its own socket, kubelet.sock, the open
-// stream and the last registration, and performs the missing steps. A lost, repeated or late event therefore does no
-// harm. A periodic check without an event leads to the same state.
+// For an endpoint, an event means only that something may have changed. After each event, it checks its own socket, kubelet.sock,
+// the open stream and the last registration, and performs the missing steps. A lost, repeated or late event therefore does no
+// harm. The endpoint also makes this check periodically, without an event.
 package plugin
 
 import (
@@ -89,9 +89,9 @@ type Endpoint struct {
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
 	Changed   func() // called when the result of [Endpoint.Status] has changed
-	// Counted returns the devices of the resource that the kubelet counts as healthy, from any plugin. It may block for
-	// some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted is nil, no
-	// resource is held back.
+	// Counted returns the IDs of all devices that the kubelet counts as healthy for the resource, whichever plugin listed them.
+	// It may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted
+	// is nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked holds connections that stay open after the endpoint has ended while the resource is held back.
 	Parked *Parked
@@ -119,7 +119,7 @@ func (e *Endpoint) Status() api.Standing {
 	return s
 }
 
-// lastStatus returns the status as Run last set it.
+// lastStatus returns the status that Run set last.
 func (e *Endpoint) lastStatus() api.Standing {
 	s, _ := e.status.Load().(api.Standing)
 	return s

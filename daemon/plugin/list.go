@@ -81,8 +81,8 @@ func wireSize(d *pluginapi.Device) int {
 	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
-// list returns the devices for the kubelet, one for each share. If any device of the resource has no NUMA node, the list
-// contains no NUMA nodes at all. Otherwise the kubelet would never allocate that device under a strict topology policy.
+// list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the list
+// omits the NUMA nodes of all devices. Otherwise the kubelet would never allocate that device under a strict topology policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {

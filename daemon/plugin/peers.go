@@ -24,10 +24,9 @@ const (
 	peerPause = 10 * time.Millisecond
 )
 
-// peers holds the other plugins in the kubelet's directory. A plugin that is killed leaves its socket behind, and no
-// inotify event reports its end. So metalplugd keeps a connection to each plugin, but makes no calls on it. The kernel
-// closes the connection when the plugin ends (unix_release_sock, net/unix/af_unix.c). The mutex of [Watch] protects
-// peers.
+// peers holds the other plugins in the kubelet's directory. A plugin that is killed leaves its socket behind, and no inotify
+// event reports its end. Therefore, metalplugd keeps a connection to each plugin open, without making calls on it. The kernel
+// closes the connection when the plugin ends (unix_release_sock, net/unix/af_unix.c). The mutex of [Watch] protects peers.
 type peers struct {
 	ctx    context.Context // context of all connections, or nil before Watch.Run
 	known  map[socketFile]*neighbor

@@ -41,8 +41,9 @@ type tree struct {
 	root   *bundle.Node
 }
 
-// treeFor returns the tree of an offer. If the device list has not changed, it returns the cached tree. Otherwise it builds
-// the tree, which takes some milliseconds for 10,000 devices. In a flat tree, all distances are equal.
+// treeFor returns the tree of an offer. If the device list has not changed, it returns the cached tree. Otherwise it builds the
+// tree, which takes some milliseconds for 10,000 devices. If flat is set, all devices are at the same place in the tree, so their
+// distances do not matter.
 func (p *places) treeFor(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,10 +62,10 @@ func (p *places) treeFor(offer *inventory.Offer, flat bool) *tree {
 	return t
 }
 
-// request is a GetPreferredAllocation request from the kubelet.
+// request is a GetPreferredAllocation request from the kubelet, with the shares grouped by device.
 type request struct {
 	n      int
-	must   map[string]int // -1 for each share that must be included
+	must   map[string]int // keys are the shares that must be included; the value is always -1
 	shares [][]string     // available shares by device index; those that must be included come first
 	taken  []int          // number of unavailable shares by device index, or nil for a packed choice
 }

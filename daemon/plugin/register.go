@@ -54,9 +54,9 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens there is the same
-// as before, the socket was only recreated or relabelled. If it is another process, the old kubelet is still running, and
-// replaced ends the stream of the old kubelet. After that, Run registers with the new kubelet.
+// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on it is still the same
+// kubelet, the socket was only recreated or relabelled. If it is another process, the old kubelet is still running, and replaced
+// ends the stream of the old kubelet. After that, Run registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -122,7 +122,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.retryLater(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
 	e.conflict.forget()
-	if e.kubelet.known { // even after all pauses, the kubelet may still be processing the end of the earlier endpoint
+	if e.kubelet.known { // the kubelet may still be processing the end of the earlier endpoint
 		e.conflict.next = time.Now().Add(askLate)
 	}
 	e.kubelet.registered, e.kubelet.known = kubelet, true

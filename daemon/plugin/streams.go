@@ -139,7 +139,7 @@ func (s *streams) sendState() (round int, send bool) {
 	return s.round, !s.silent
 }
 
-// sending records a list that is about to be sent on a stream. It ignores lists that are not for the kubelet.
+// sending records a list that is about to be sent on a stream. It does nothing if the stream's client is not the kubelet.
 func (s *streams) sending(st *stream, list sentList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *streams) lastSent() sentList {
 	return s.sent
 }
 
-// client returns the kubelet if it has an open stream, or nil.
+// client returns the kubelet as a client if it has an open stream, and nil otherwise.
 func (s *streams) client() *clients.Client {
 	if !s.open() {
 		return nil

@@ -70,7 +70,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 			return nil
 		case e, more := <-w.watcher.Events:
 			ok, lost = more, more && w.event(e)
-		case err, more := <-w.watcher.Errors: // usually means that the event queue has overflowed
+		case err, more := <-w.watcher.Errors: // an error usually means that the event queue has overflowed
 			ok, lost = more, true
 			w.Log.Debug("kubelet directory watch", "err", err)
 		case <-again:
@@ -100,7 +100,7 @@ func (w *Watch) rearm(last string) (complaint string) {
 	return complaint
 }
 
-// Alive returns nil when Run has made progress, or the context's error.
+// Alive waits until Run has made progress, and then returns nil. If ctx ends first, it returns the error of ctx.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
 // event handles an event. It reports whether the kubelet's directory or one of its parents was created or removed.
