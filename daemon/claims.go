@@ -22,7 +22,7 @@ import (
 )
 
 // claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet waits for a DRA driver for 45
-// s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, it repeats the request.
+// s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, the kubelet repeats the request.
 const claimLimit = 40 * time.Second
 
 // claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this type
@@ -58,18 +58,18 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare assigns devices to a claim and prepares them for containers. The requests of the claim name these devices. Prepare
-// skips devices that an earlier call has already prepared for the claim. If the work takes longer than [claimLimit], Prepare
-// returns [control.ErrWorking] and the work continues.
+// Prepare assigns devices to a claim and prepares them for containers. The requests of the claim contain the IDs of these
+// devices. Prepare skips devices that an earlier call has already prepared for the claim. If the work takes longer than
+// [claimLimit], Prepare returns [control.ErrWorking] and the work continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
 	for _, r := range ask.Requests {
-		// Admin access changes neither a device nor its lease.
+		// A request with admin access does not need the device to be prepared, and leaves the device's lease as it is.
 		if !r.Admin {
 			ids = append(ids, r.Devices...)
 		}
 	}
-	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // two requests may contain shares of one device
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // several requests may contain shares of the same device
 	return c.await(ctx, claim.UID, false, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.prepare(ctx, claim, ids); err != nil {
 			return p, err

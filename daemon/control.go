@@ -19,8 +19,8 @@ import (
 // socket unit use it.
 const controlSocket = "control.sock"
 
-// newControl creates the server for the control socket. It must be called before the endpoints are created, because the endpoints
-// use the server's counters.
+// newControl creates the server for the control socket. newControl must be called before the endpoints are created, because the
+// endpoints use the server's counters.
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,

@@ -48,7 +48,7 @@ type Options struct {
 	Sockets map[string]*os.File
 	Version string // version of metalplugd, for the status
 	Preview bool   // whether the daemon runs for [Preview]
-	// Touch is used in place of the configured helpers if it is not nil.
+	// If Touch is not nil, the daemon uses it in place of the configured helpers.
 	Touch *device.Touch
 	// Watching, unless it is nil, is called with the inventory before any task runs. A caller can use it to observe the
 	// inventory.
@@ -253,7 +253,7 @@ func (d *daemon) tasks() []task {
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},
 		{"inventory", func(ctx context.Context, ready func()) error {
-			ready() // the endpoints wait until the inventory is complete
+			ready() // called at once, because the endpoints themselves wait until the inventory is complete
 			return d.inventory.Run(ctx)
 		}},
 		{"CDI specs", d.specs.Run},

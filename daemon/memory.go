@@ -10,7 +10,7 @@ import (
 )
 
 // startDelay is how long the daemon waits after its start before it returns unused memory to the kernel. Most of this memory was
-// used for the enumeration and the first list for the kubelet.
+// used to enumerate the devices and to encode the first device list.
 const startDelay = 4 * time.Second
 
 // returnMemory returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration uses

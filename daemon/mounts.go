@@ -73,7 +73,7 @@ func (v view) visible(mountinfo string) bool {
 type mount struct {
 	key               string // configuration key that sets the path
 	path              string
-	ownView, hostView view // the two also differ if a symbolic link on the node leads to another directory
+	ownView, hostView view // of the daemon and of process 1; they also differ if a link on the node leads elsewhere
 	// visible is true if process 1 can reach the daemon's directory at some path.
 	visible bool
 }

@@ -40,7 +40,7 @@ func (l *Log) writeAll() {
 		case e := <-queue:
 			entries = append(entries, e)
 		}
-		for len(entries) < queueSize && len(l.queue) > 0 { // so that several entries share one sync
+		for len(entries) < queueSize && len(l.queue) > 0 { // take all waiting entries, so that one sync is enough for them
 			entries = append(entries, <-l.queue)
 		}
 		err := l.write(entries)
@@ -118,7 +118,7 @@ func (f file) append(lines []byte) error {
 			return err
 		}
 	}
-	if last[0] != '\n' { // a crash has truncated the last line
+	if last[0] != '\n' { // a crash has cut off the end of the last line
 		lines = append([]byte{'\n'}, lines...)
 	}
 	if _, err = open.Write(lines); err == nil {

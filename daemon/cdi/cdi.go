@@ -154,7 +154,7 @@ func (s *Specs) Unwritten() map[string]error {
 }
 
 // Names returns the CDI names of a resource's devices. If the spec file does not describe the devices correctly, Names first
-// writes the file, and returns an error if that fails. It may therefore wait for the disk.
+// writes the file, and returns an error if that fails. Names may therefore block while the disk is slow.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// prefix is the beginning of metalplug's CDI vendors and file names.
+	// prefix is the beginning of the CDI vendors and of the file names that metalplug uses.
 	prefix = "metalplug."
 	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
@@ -24,8 +24,8 @@ const (
 
 // Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind is not just
 // the name of the resource, because the vendor's own tools may use that name as the kind for the same devices. A runtime rejects
-// a CDI name that two specs define. The domain is part of the vendor, because runtimes with CDI before 0.6 reject a class that
-// contains a dot.
+// a CDI name that two specs define. The domain of the resource becomes part of the vendor and not of the class, because runtimes
+// with CDI before 0.6 reject a class that contains a dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {

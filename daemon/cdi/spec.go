@@ -23,7 +23,7 @@ import (
 type spec struct {
 	resource config.Resource
 	file     string                         // path of the spec
-	version  uint64                         // version of the offer in the last call of put, or 0
+	version  uint64                         // version of the offer that the file was last compared with, or 0
 	written  map[string][]*specs.DeviceNode // nodes in the file, with device IDs as keys, or nil if the file is not up to date
 	err      error                          // why the file could not be written, or nil
 }

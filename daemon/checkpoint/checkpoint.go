@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// File is the name of the file that contains the allocations. It is in the kubelet's device plugin directory (kubernetes
-	// v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
+	// File is the name of the kubelet's checkpoint file. It is in the kubelet's device plugin directory (kubernetes v1.36
+	// pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
 	// maxSize is the maximum size of a checkpoint in bytes. An allocation for one container takes about 1 KiB.
 	maxSize = 64 << 20
@@ -114,8 +114,8 @@ func enter(d *json.Decoder, key string) error {
 // ShareMark separates the device ID from the number in the ID of a share.
 const ShareMark = "::"
 
-// Parent returns the ID of the device that a share belongs to. It returns id if id cannot be the ID of a share. The result is
-// only a guess, because the ID of a device may also contain the mark.
+// Parent returns the ID of the device that a share belongs to. It returns id if id cannot be the ID of a share. The result may be
+// wrong, because the ID of a device may also contain [ShareMark].
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {

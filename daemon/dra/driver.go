@@ -42,7 +42,7 @@ const (
 	retryInterval = 500 * time.Millisecond
 )
 
-// Options contains the parts that the driver connects. Every field except Listen must be set.
+// Options configures the driver. Every field except Listen must be set.
 type Options struct {
 	Node    string // name of the Node, which is also the name of the pool
 	Kube    kubernetes.Interface
@@ -199,7 +199,7 @@ func (d *driver) control(ctx context.Context, resources *resourceslice.DriverRes
 	})
 }
 
-// fetch asks metalplugd for its resources and devices.
+// fetch gets the resources and devices from metalplugd.
 func (d *driver) fetch(ctx context.Context) (state, error) {
 	var status api.Status
 	var devices []api.Device

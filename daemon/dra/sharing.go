@@ -15,7 +15,7 @@ import (
 type sharing struct {
 	asked    bool
 	possible bool   // whether the API server lets several claims hold a device
-	problem  string // the last text that the operator saw, or ""
+	problem  string // the problem that was last reported to the operator, or ""
 }
 
 // check finds out whether the API server lets several claims hold one device. It does nothing unless the flag shared is set.

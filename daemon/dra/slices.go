@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// sliceLen is the number of devices in a ResourceSlice. A slice cannot have more devices if one of them has a taint
+// sliceLen is the maximum number of devices in a ResourceSlice. A slice cannot have more devices if one of them has a taint
 // (ResourceSliceMaxDevicesWithAdvancedFeatures in k8s.io/api/resource/v1).
 const sliceLen = 64
 

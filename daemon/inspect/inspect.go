@@ -25,7 +25,7 @@ type Options struct {
 	Log    *slog.Logger
 	// Post queues a function that the goroutine owning the inspector will run. Post does not block.
 	Post func(f func())
-	// Host returns the host that a new inspection reads.
+	// Host returns the host for an inspection that is about to begin.
 	Host func() *device.Host
 	// Seen is called with the results of an inspection. It reports whether the subject should be inspected again without waiting
 	// for an event.
@@ -47,7 +47,7 @@ type Inspector struct {
 
 	enumerating    bool            // an enumeration is running
 	enumerateAgain bool            // another enumeration is needed after the running one
-	changedPaths   map[string]bool // paths whose enumerated state is outdated, because they had an event since the enumeration began
+	changedPaths   map[string]bool // paths that had an event since the enumeration began
 	enumerated     bool            // the first enumeration has finished
 
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ func New(o Options) *Inspector {
 // SetRules sets the rules for future inspections, and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
-	for _, s := range n.subjects { // the class of the subject may have had no rule before
+	for _, s := range n.subjects { // start to poll classes that had no rule before
 		n.pollSubject(s)
 	}
 	n.Enumerate()
@@ -211,7 +211,7 @@ func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {
 		n.Log.Error("devices not enumerated", "err", err)
-		if !n.enumerated { // the periodic check repeats later enumerations
+		if !n.enumerated { // if a later enumeration fails, the periodic check repeats it
 			n.postAfter(enumeratePause, n.Enumerate)
 		}
 	}

@@ -11,12 +11,13 @@ import (
 // subjects is a list of subjects, sorted by sysfs path. All subjects below a path are therefore next to each other.
 type subjects []*Subject
 
-// find returns the index of the subject at path. If there is none, it returns the index where the subject can be inserted.
+// find returns the index of the subject with the given path. If there is none, it returns the index where that subject can be
+// inserted.
 func (a subjects) find(path string) (n int, ok bool) {
 	return slices.BinarySearchFunc(a, path, func(s *Subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
 }
 
-// get returns the subject at path, or nil.
+// get returns the subject with the given path, or nil.
 func (a subjects) get(path string) *Subject {
 	if n, ok := a.find(path); ok {
 		return a[n]
@@ -24,20 +25,20 @@ func (a subjects) get(path string) *Subject {
 	return nil
 }
 
-// insert adds a subject. There must be no subject at its path.
+// insert adds a subject. The list must not contain a subject with the same path.
 func (a *subjects) insert(s *Subject) {
 	n, _ := a.find(s.udev.SysPath)
 	*a = slices.Insert(*a, n, s)
 }
 
-// remove removes the subject at path.
+// remove removes the subject with the given path.
 func (a *subjects) remove(path string) {
 	if n, ok := a.find(path); ok {
 		*a = slices.Delete(*a, n, n+1)
 	}
 }
 
-// related yields the subjects above path, at it and below it.
+// related yields the subject with the given path and all subjects above and below this path.
 func (a subjects) related(path string) iter.Seq[*Subject] {
 	return func(yield func(*Subject) bool) {
 		for end := range path {

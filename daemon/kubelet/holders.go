@@ -61,8 +61,8 @@ type Holders struct {
 	Socket string // path of the kubelet's PodResources socket
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon is true if the next answer must confirm a part of the last answer. The caller should then call Ask again after about a
-	// second.
+	// Soon is set by Ask if the next answer must confirm a part of the last answer. The caller should then call Ask again after
+	// about a second.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
@@ -145,8 +145,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In returns a text that identifies the kubelet process whose socket is in a directory, or "" if there is no such socket. The
-// text is derived from the socket, because each kubelet process creates a new one.
+// In returns a text that identifies the kubelet process that created kubelet.sock in a directory. It returns "" if there is no
+// such socket. The text is derived from the socket, because each kubelet process creates a new one.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

@@ -53,9 +53,9 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 
-// Allocatable queries the PodResources service at socket for the devices that the kubelet counts as healthy. The result maps each
-// resource to the sorted IDs of its devices, or of its shares if it has shares. Allocatable blocks for at most five seconds while
-// it waits for the kubelet.
+// Allocatable asks the PodResources service which devices the kubelet counts as healthy. The parameter socket is the path of the
+// service's socket. The result maps each resource to the sorted IDs of its devices, or of its shares if it has shares.
+// Allocatable blocks for at most five seconds while it waits for the kubelet.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()

@@ -40,8 +40,7 @@ type Store struct {
 	// yet.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
-	// asked passes a channel to the writer for each caller that waits for a write. The writer sends the result of the write on
-	// this channel.
+	// Each caller that waits for a write sends a channel to asked. The writer sends the result of the write on that channel.
 	asked   chan chan error
 	closing chan struct{} // closed by Close
 	ended   chan struct{} // closed when the writer has ended
@@ -78,7 +77,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	}
 	if err == nil {
 		if err = decode(text); err == nil {
-			if syncFile(s.path) == nil { // an earlier daemon may have been killed between rename and sync
+			if syncFile(s.path) == nil { // an earlier daemon may have been killed before it synced the directory
 				s.onDisk = sha256.Sum256(text)
 			}
 			return nil
