@@ -11,7 +11,7 @@ import (
 )
 
 // levelCost is the cost of each level that a path passes through, where the levels are host bridges, NUMA nodes and the machine.
-// It is greater than the number of bridges below any host bridge.
+// levelCost is greater than the number of bridges below any host bridge.
 const levelCost = 64
 
 // Match forms as many disjoint sets of items as possible, with the smallest possible sum of costs. Each set contains
@@ -21,10 +21,10 @@ const levelCost = 64
 //
 // The result is exact for the following reasons. The cost of two items depends on the lowest node above both. Therefore, every
 // combination of items below one node at the level of m.Near is near enough, and these nodes are independent of each other. If
-// the first items are given, matching from the leaves up is optimal for each kind. It forms as many pairs as possible below each
-// node. This number is the smaller of the number of needed items and the number of items that are present. Therefore, the sum of
-// costs depends only on how many first items are below each node. It is a sum of concave functions of these numbers. To find the
-// best numbers, it is thus enough to add repeatedly the first item with the largest gain.
+// the first item of each set is given, matching from the leaves up is optimal for each kind. It forms as many pairs as possible
+// below each node. This number is the smaller of the number of needed items and the number of items that are present. Therefore,
+// the sum of costs depends only on how many first items are below each node. This sum consists of concave functions of these
+// numbers. To find the best numbers, it is thus enough to add repeatedly the first item with the largest gain.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
 	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {

@@ -134,8 +134,8 @@ type Class struct {
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is
 	// enough.
 	NeedsAll bool
-	// Notice returns the mark for an event if the event reports a fault that sysfs does not show. Notice is called for every
-	// event on the machine.
+	// Notice returns the mark for an event that reports a fault that sysfs does not show, or the end of such a fault. Notice is
+	// called for every event on the machine.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds to the recipe the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)

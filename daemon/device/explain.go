@@ -128,7 +128,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	err := errors.New("no rule matches it")
 	for _, f := range Look(&blind, rules, s.Device.Udev) {
 		switch {
-		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // this is another part
+		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // f is another part of the same udev device
 		case f.Offer == nil:
 			return f.Device.rule, nil
 		default:

@@ -13,9 +13,8 @@ package device
 // address, which belongs to the slot. The number of a node is never part of the identity, because DRM assigns the lowest free
 // minor to a new device (drm_minor_alloc).
 //
-// Parts: a partitioned GPU is offered as its parts instead of as a whole, because the parts use the memory of the whole
-// GPU. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI
-// functions.
+// Parts: a partitioned GPU is offered as its parts instead of as a whole, because the parts use the GPU's memory. Parts are MIG
+// devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
 //
 // Health: a driver must be bound, and the checks in pci_health.go must succeed. Gaudi's driver must also report that the card is
 // operational. Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). A mark for WEDGED, which DRM

@@ -123,8 +123,8 @@ func (p *Population) properties(key string) map[string][]string {
 }
 
 // resembling returns a pattern that matches the value of a property and resembles one of the alternatives in the given pattern.
-// It returns "" if no alternative resembles the value. The function alike compares two texts, of which it receives only the
-// letters and digits.
+// It returns "" if no alternative resembles the value. resembling removes all characters except letters and digits from two
+// texts, and then compares them with the function alike.
 func resembling(pattern, value string, alike func(value, wanted string) bool) string {
 	const short = 3 // too many values contain a text that is shorter than this
 	for alternative := range strings.SplitSeq(pattern, "|") {

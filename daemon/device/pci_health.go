@@ -12,7 +12,7 @@ package device
 // errors only mean that a function does not support a request. The driver can recover from the other nonfatal errors. If the
 // recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
 //
-// A link causes a warning if it is narrower than both of its ends support. Such a link works, but its contacts may be worn or
+// A link causes a warning if it has fewer lanes than both of its ends support. Such a link works, but its contacts may be worn or
 // dirty. The link speed is not checked, because an idle link runs at a lower speed (ASPM).
 
 import (
@@ -146,8 +146,8 @@ func errorCounters(h *Host, function string) []Counter {
 // answer, and 0 if the function has no link.
 const maxLinkWidth = 32
 
-// linkWarning returns a warning if a link is narrower than both the function and the bridge above it support. It is normal that a
-// card has more lanes than its slot.
+// linkWarning returns a warning if a link has fewer lanes than both the function and the bridge above it support. It is normal
+// that a card has more lanes than its slot.
 func linkWarning(h *Host, function string) string {
 	if h.asleep(function) {
 		return ""

@@ -70,7 +70,7 @@ type Target struct {
 	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data
 	// was written since then, the disk is not erased. Written is nil if the value is unknown.
 	Written *uint64 `json:"written,omitempty"`
-	Offered bool    `json:"-"` // the disk is offered regardless of its content, so a probe only checks for exclusive opens
+	Offered bool    `json:"-"` // the disk is offered regardless of its content, so a probe only tries to open it exclusively
 	// Together lists the disks that are reset together with this one, and that no pod holds. The helper checks each of them in
 	// the same way as this device. It refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
@@ -236,7 +236,8 @@ func (s *Sighting) setTarget(h *Host) {
 
 // probe adds the facts that only metalplug-reset can find, because only this helper can open the node. A disk that is not proven
 // blank is not offered, unless its resource allows disks in use. A disk is not read if a pod holds it, or if it is not offered
-// for another reason. If a disk will be erased before its next use, the helper only checks for exclusive opens.
+// for another reason. If a disk will be erased before its next use, the helper only checks whether it can open the disk
+// exclusively.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return

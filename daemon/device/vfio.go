@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles devices that a kernel driver gives to a single process as a whole. These are VFIO groups and devices, and the
+// This file handles devices that a kernel driver hands over completely to a process. These are VFIO groups and devices, and the
 // work queues of DSA and IAA.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),

@@ -184,7 +184,7 @@ func (r *targets) nvme(dir string) {
 
 // scsi finds the exports among the storage objects of LIO. The attribute info shows which file or block device is open. The
 // attribute udev_path contains the name that the configuring tool recorded. With target_core_user, the kernel does not open the
-// disk. The process that serves the disk opens it. iblock and pscsi open the disk exclusively (iblock_configure_device,
+// disk. Instead, the process that serves the disk opens it. iblock and pscsi open the disk exclusively (iblock_configure_device,
 // pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
@@ -298,7 +298,8 @@ func (r *targets) dirs(dir string) (names []string) {
 	return names
 }
 
-// text reads an attribute. As in sysfs, an attribute is at most one page long (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
+// text reads an attribute. An attribute in configfs is at most one page long, like an attribute in sysfs (SIMPLE_ATTR_SIZE in
+// fs/configfs/file.c).
 func (r *targets) text(name string) string {
 	text, err := r.Read(name)
 	r.record(err)

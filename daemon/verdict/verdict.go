@@ -225,7 +225,7 @@ func (f *Facts) Verdict() Verdict {
 	return v
 }
 
-// Restrained returns the verdict with the effects of the operator's cordon and of metalplug's own work.
+// Restrained returns the verdict v after taking into account metalplug's own work, bundles, claims and the operator's cordon.
 func (f *Facts) Restrained(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
@@ -253,7 +253,7 @@ func (v *Verdict) park(reason string) {
 // Todo is the work that is pending for a device without a tenant.
 type Todo string
 
-// Kinds of pending work. If the work fails, the log message contains this text.
+// Kinds of pending work. If the work fails, the log message contains the text of the constant.
 const (
 	Nothing      Todo = ""
 	EraseAdopted Todo = "adopted disk not erased"
