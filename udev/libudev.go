@@ -11,7 +11,7 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// collectEvery is the maximum number of libudev devices that wait for the garbage collector. Each device holds some KiB of C
+// collectEvery is the maximum number of libudev devices that wait for the garbage collector. Each device holds a few KiB of C
 // memory. The collector does not know about this memory, and only a finalizer frees it.
 const collectEvery = 512
 

@@ -112,7 +112,7 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 }
 
 // Running reports whether udevd is running. While udevd is not running, it sends no events and creates no links to device nodes.
-// Listen then sends [Missed] at intervals.
+// Listen then sends [Missed] at regular intervals.
 func (s *System) Running() bool { return s.udevd.running() }
 
 // Dropped returns the counters of the event socket and of the kernel log.

@@ -37,8 +37,9 @@ func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 }
 
-// duplicate returns a new descriptor for a file that systemd has passed. Descriptors from systemd are in blocking mode, but the
-// new one works with the runtime's poller. The caller still owns f and may close it.
+// duplicate returns a new descriptor for a file that systemd has passed. Descriptors from systemd are in blocking mode. duplicate
+// sets the file to non-blocking mode for both descriptors, because the runtime's poller requires this mode. The caller still owns
+// f and may close it.
 func duplicate(f *os.File) (own int, err error) {
 	if own, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return -1, err

@@ -19,8 +19,8 @@
 //	F: /proc/4242/                                     a directory there
 //
 // The other lines that udevadm exports (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information from the properties.
-// Parse ignores these lines. It also ignores DEVPATH and the content of a node. Unlike in umockdev, a path may also begin with
-// /module/.
+// Parse ignores these lines. Parse also ignores DEVPATH, and the content of a node in a line N. Unlike in umockdev, a path may
+// also begin with /module/.
 //
 // The package invents no data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the tree.
 // The package adds only the files and links that sysfs and udev derive from other data. These are uevent, dev, the links to the

@@ -86,7 +86,7 @@ func checkName(name string) error {
 }
 
 // checkTarget returns an error unless a link in the given directory may point to the target. A target may contain ".." only at
-// its start, so counting levels proves that the target stays inside the root.
+// its start, so the cleaned path proves that the target stays inside the root.
 func checkTarget(dir, target string) error {
 	down := target + "/"
 	for strings.HasPrefix(down, "../") {
