@@ -92,11 +92,11 @@ func (a Answer) Err(pods ...string) error {
 // opens no device.
 //
 // No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. If the kernel does not
-// answer a query about a process within a second, Holders adds the process to [Answer].Unread. Holders does the same for a pod
-// with too many descriptors, mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for
-// example a file on another user's FUSE mount, the result depends on the type and options of the mount. A query about a process
-// that is stuck in the kernel blocks a thread of the caller, perhaps forever. Therefore, call Holders in a separate process
-// that may hang.
+// answer a query about a process within a second, Holders adds the process to [Answer].Unread. Holders also adds a pod that
+// has too many descriptors, mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for
+// example a file on another user's FUSE mount, the result depends on the type and options of the mount. A query about a
+// process that is stuck in the kernel blocks a thread of the caller, perhaps forever. Therefore, call Holders in a separate
+// process that may hang.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. If a pod
 // starts processes all the time, Holders adds the pod to [Answer].Unread. It never adds the host for this reason.

@@ -120,7 +120,7 @@ func (r *scanner) charge(work int) error {
 	return nil
 }
 
-// status contains what the scanner must know about a process before it reads the process.
+// status contains what the scanner must know about a process before it looks for devices that the process holds.
 type status struct {
 	comm    string
 	threads int
@@ -165,8 +165,9 @@ func readStatus(dir string) (status, error) {
 // process shows no descriptors. Each thread also has a directory in /proc, although procfs does not list these directories
 // (proc_tid(5)).
 //
-// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The function charges
-// for the sorting before it lists the threads, because the list alone could exceed the memory limit of this program.
+// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The list of the
+// threads alone could exceed the memory limit of this program. The function therefore counts the sorting as work before it
+// reads the list.
 func (r *scanner) descriptorTables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err

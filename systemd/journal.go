@@ -56,7 +56,7 @@ type journalHandler struct {
 // Enabled reports whether lines of the given level are written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line. The text of the line consists of the message and the attributes. Each attribute is also written as a
+// Handle writes a log line. The text of the line consists of the message and the attributes. Each attribute is also written as a
 // field of its own. The message and the priority are the first two fields, because [textOf] expects them there.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package systemd connects the daemon to the service manager. It handles readiness, the watchdog, the status line and the
-// journal. Without systemd, its functions have no effect.
+// journal. If systemd did not start the daemon, the functions for the service manager have no effect.
 package systemd
 
 import (
@@ -25,7 +25,7 @@ func Reloading() error {
 	return notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 }
 
-// Alive sends the watchdog signal.
+// Alive reports to the watchdog of the service manager that the daemon still works.
 func Alive() error { return notify(daemon.SdNotifyWatchdog) }
 
 // Status sets the line that "systemctl status" shows.

@@ -25,8 +25,8 @@ type Evidence struct {
 	Read  int64  `json:"read,omitempty"`  // if Kind is empty, the number of bytes that were read and found blank
 	Found string `json:"found,omitempty"` // if Kind is empty, a description of the data found at offset Read
 	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk; empty after the erasure
-	// Fingerprint identifies the content that the operator adopted, see [device.Report]. It is empty if unknown.
-	// metalplug does not erase other content.
+	// Fingerprint identifies the content that the operator adopted, see [device.Report]. The text is empty if the content is
+	// unknown. metalplug does not erase other content.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
@@ -61,8 +61,8 @@ func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
-// OutlastsBoot reports whether the evidence is valid after a reboot. An adoption is valid only with a fingerprint, because
-// another machine may have used the disk in the meantime.
+// OutlastsBoot reports whether the evidence is valid after a reboot. The fingerprint of an adoption shows whether another
+// machine has changed the disk in the meantime. An adoption without a fingerprint is therefore not valid.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
 		return v.Fingerprint != ""
@@ -109,8 +109,8 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	// If the disk is adopted, the helper compares the content. If a read found data, metalplug later reads again from the offset
-	// of this data.
+	// If the disk is adopted, the helper compares the content with the fingerprint. If a read found data, metalplug later reads
+	// again from the offset of this data.
 	case v.Scrub == "" && v.Found == "":
 		return v, s.Data
 	}

@@ -142,8 +142,8 @@ func (h *client) do(ctx context.Context, r reset.Request) (device.Report, error)
 	return a.Report, a.Err()
 }
 
-// meanings maps results of metalplug-reset to errors about the device. A result that is neither here nor [reset.OK] means that
-// the work has failed.
+// meanings maps results of metalplug-reset to errors about the device. Any result that is neither in this map nor [reset.OK]
+// means that the work has failed.
 var meanings = map[reset.Result]error{
 	reset.Busy:        device.ErrInUse,
 	reset.Foreign:     fmt.Errorf("%w: %w", turnover.ErrUnfit, device.ErrForeign),

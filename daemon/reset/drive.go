@@ -5,8 +5,8 @@ package reset
 // This file sends NVMe admin commands through the node of a namespace. The kernel passes such commands to the controller
 // unchanged (nvme_ns_ioctl). The helper can therefore use the node that it already has open exclusively.
 //
-// The numbers come from the NVM Express Base Specification 2.0 and the NVM Command Set Specification 1.0. The ioctl numbers
-// come from include/uapi/linux/nvme_ioctl.h.
+// The opcodes, offsets and bits in this file come from the NVM Express Base Specification 2.0 and the NVM Command Set
+// Specification 1.0. The ioctl numbers come from include/uapi/linux/nvme_ioctl.h.
 
 import (
 	"encoding/binary"

@@ -56,7 +56,7 @@ func theKernel() kernel {
 	}
 }
 
-// openNode opens a node. It does not follow links.
+// openNode opens a device node. It does not follow links.
 func openNode(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)

@@ -26,9 +26,9 @@ const baseBridge = 0x06
 
 // resetSafeDrivers returns the drivers that continue to work after a reset of their device, because they save its state
 // beforehand. In Linux 6.12, the pci_error_handlers of these drivers have reset_prepare and reset_done. Among the drivers for
-// GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have them. No RDMA driver has them.
-// The list omits the drivers of network adapters and storage host adapters, because a reset interrupts their connections to other
-// hosts. It also omits cxl_pci, because its reset_done only warns that the system may have lost memory.
+// GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have them. No RDMA driver has these
+// functions. The list omits the drivers of network adapters and storage host adapters, because a reset interrupts their
+// connections to other hosts. It also omits cxl_pci, because its reset_done only warns that the system may have lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -238,8 +238,8 @@ func (t *task) functions() ([]function, error) {
 // freeFunction checks that a reset with one of the given methods would not disturb any user of the function. Until the caller
 // calls letGo, no other process can open the function's VFIO group, or mount a disk behind the function. If the function has a
 // driver, this driver must survive a reset. The function must not have a network interface, and its disks must not be in use. If
-// it has a VFIO driver, no process may have the group open. metalplug-holders finds other processes that have a node of the
-// function open.
+// the function has a VFIO driver, no process may have the group open. metalplug-holders finds other processes that have a node
+// of the function open.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.checkResettable(); err != nil {
 		return nil, err

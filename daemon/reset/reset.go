@@ -21,7 +21,7 @@ import (
 // Do is the kind of request.
 type Do string
 
-// Kinds of requests. The first four only read.
+// Kinds of requests. The first four kinds do not change the device.
 const (
 	// Look returns the users and the state of a disk. It neither reads the disk nor opens it exclusively, because a pod may be
 	// using the disk.

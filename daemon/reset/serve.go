@@ -55,7 +55,7 @@ func (s *step) String() string {
 
 // reply returns the answer to a request. The context asked ends when the client disconnects, which stops a request that only
 // reads. If a system call does not return in time, the answer is [Late], or [Failed] for a prepare request. Such a system call
-// cannot be interrupted. Only after it has returned can the process exit and close the device.
+// cannot be interrupted. The process can exit and close the device only after the call has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {

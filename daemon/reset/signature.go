@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// signature is a text that identifies a format. On a disk, it may be at one of several offsets.
+// signature is a text that identifies a format. On a disk, the text may be at one of several offsets.
 type signature struct {
 	name  string
 	magic string
@@ -33,8 +33,8 @@ func (s signature) places(size int64) (all []int64) {
 	return all
 }
 
-// firstPartition is the usual start of the first partition. If the partition table is lost, the signatures in this partition
-// remain.
+// firstPartition is the usual offset of the first partition in bytes. If the partition table is lost, the signatures in this
+// partition remain.
 const firstPartition = 1 << 20
 
 // knownSignatures returns all known signatures.

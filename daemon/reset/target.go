@@ -163,8 +163,8 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 	return controllers, nil
 }
 
-// namespacesOf returns the disks that the given controllers reach. If one of the namespaces has no disk, its users are unknown,
-// and the error is [Refused]. An example is a key-value namespace.
+// namespacesOf returns the disks that the given controllers reach. A key-value namespace, for example, has no disk. The users of
+// such a namespace are unknown, so the error is [Refused].
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	for _, c := range controllers {
 		found, without := h.NVMeNamespaces(c)

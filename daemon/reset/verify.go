@@ -11,9 +11,9 @@ import (
 	"slices"
 )
 
-// To verify an erasure, the helper again reads the blocks that contained data. A drive may acknowledge Deallocate and keep the
-// data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show whether the drive has
-// kept data.
+// To verify an erasure, the helper again reads the blocks that contained data before the erasure. A drive may acknowledge
+// Deallocate and keep the data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show
+// whether the drive has kept data.
 
 // promise is the content that a disk must have after an erasure.
 type promise int

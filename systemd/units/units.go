@@ -52,8 +52,8 @@ func Run(ctx context.Context, template, instance string) error {
 func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 	before, after, _ := strings.Cut(template, "@")
 	name := before + "@" + unit.UnitNameEscape(instance) + after
-	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because a caller has requested
-	// each start. An error means that the unit is not loaded, so it has no failed state to reset.
+	// The start limit (StartLimitBurst=) protects against crash loops. The limit must not apply here, because a caller has
+	// requested each start. An error means that the unit is not loaded, so it has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
