@@ -33,9 +33,9 @@ type preview struct {
 	client  api.Client
 }
 
-// Preview reads an [api.Preview] from the reader in and runs a daemon for it, until in reaches its end or ctx ends. It writes the
-// answer to the writer out. If an error occurs before the answer is complete, Preview writes an answer that contains only the
-// error, and returns the error too.
+// Preview reads an [api.Preview] from the reader in and runs a daemon for it, until in reaches its end or ctx ends. The answer is
+// written to out. If an error occurs before the answer is complete, Preview writes an answer that contains only the error, and
+// returns the error too.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

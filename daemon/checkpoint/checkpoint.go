@@ -111,7 +111,7 @@ func enter(d *json.Decoder, key string) error {
 	return fmt.Errorf("no %s", key)
 }
 
-// ShareMark separates the device ID from the number in the ID of a share.
+// ShareMark is the separator in the ID of a share. The ID of the device precedes it, and the number of the share follows it.
 const ShareMark = "::"
 
 // Parent returns the ID of the device that a share belongs to. It returns id if id cannot be the ID of a share. The result may be
@@ -124,7 +124,8 @@ func Parent(id string) string {
 	return device
 }
 
-// CutShare splits the ID of a share into the device ID and the number. The result ok is false if id is not the ID of a share.
+// CutShare splits the ID of a share into the ID of the device and the number of the share. The result ok is false if id is not
+// the ID of a share.
 func CutShare(id string) (device, number string, ok bool) {
 	at := strings.LastIndex(id, ShareMark)
 	if at < 0 {

@@ -64,7 +64,7 @@ func (d *devices) changed(e *entry) {
 	d.dirty[e], d.notesStale[e] = true, true
 }
 
-// saveSoon does the same as the method changed, and also schedules a save of the state.
+// saveSoon queues an entry for a new verdict, and also schedules a save of the state.
 func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
 	d.changed(e)
@@ -109,9 +109,9 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile compares the lease of a device that has no tenant with the evidence. If the host uses the disk, or an inspection
-// found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk only because
-// the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
+// reconcile adapts the lease of a device that has no tenant to the result of the last inspection. If the host uses the disk, or
+// an inspection found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk
+// only because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return

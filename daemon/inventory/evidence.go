@@ -18,7 +18,7 @@ import (
 type disks struct {
 	*devices
 	evidence  *evidence.Book         // the evidence that disks are unused
-	media     map[string]*entry      // keys are media; the entry that was last found with the medium
+	media     map[string]*entry      // maps each medium to the entry that was last found with it
 	notes     map[string]device.Note // notes for inspections, without zero values; keys are device IDs
 	notesCopy map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
 }

@@ -114,7 +114,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
-	if sighting.Instance != e.Instance { // this is new hardware, which is not initialised yet
+	if sighting.Instance != e.Instance { // the hardware is new and not initialised yet
 		e.noteHardwareGone()
 		e.Instance = sighting.Instance
 		i.saveLater()
