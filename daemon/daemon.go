@@ -43,8 +43,8 @@ type Options struct {
 	Load   func() (config.Config, error) // loads the configuration when a reload is requested
 	Reload <-chan os.Signal              // each signal requests a reload; if nil, the daemon cannot reload
 	Log    *slog.Logger
-	// Sockets contains the descriptors that the service manager has passed. These are "uevent", "kmsg", "control", "claims",
-	// "metrics", and descriptors that an earlier process has stored there.
+	// Sockets contains the descriptors that the service manager has passed. The keys are "uevent", "kmsg", "control", "claims",
+	// "metrics", and the names of descriptors that an earlier process has stored in the service manager.
 	Sockets map[string]*os.File
 	Version string // version of metalplugd, for the status
 	Preview bool   // whether the daemon runs for [Preview]

@@ -44,7 +44,7 @@ func (k *known) rebooted() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Owed, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
 }
 
-// noteReplacedMedium records that the disk may be another one than the one that the last tenant used.
+// noteReplacedMedium records that this may not be the disk that the last tenant used.
 func (l *leases) noteReplacedMedium(e *entry) {
 	if e.lease.Residue || e.lease.Order == lease.Erase {
 		_ = l.apply(e, lease.Event{Name: lease.Replaced})

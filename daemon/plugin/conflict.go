@@ -46,7 +46,7 @@ const (
 	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin, which polls
 	// for a new kubelet.sock, took 5.9 s.
 	kubeletGrace = 10 * time.Second
-	// heldInterval is the interval of queries while the resource is held back and no event arrives.
+	// heldInterval is the time between two queries while the resource is held back and no event arrives.
 	heldInterval = time.Minute
 	// registerAgainAfter is the minimum time between two registrations that are caused by answers from the kubelet. It
 	// does not apply after another plugin has ended.

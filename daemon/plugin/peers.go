@@ -31,7 +31,7 @@ type peers struct {
 	ctx    context.Context // context of all connections, or nil before Watch.Run
 	known  map[socketFile]*neighbor
 	newest int // number of the newest plugin so far
-	ended  int // number of plugins that have ended
+	ended  int // number of plugins that have ended since the start of metalplugd
 	events int // number of times that a plugin started, ended or may have sent a list
 }
 

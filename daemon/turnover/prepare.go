@@ -55,8 +55,8 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 }
 
 // start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a container
-// with a disk starts, the state file must show that the disk has to be erased and that the evidence that it is unused is no
-// longer valid. Devices that are not disks need no such record.
+// with a disk starts, the state file must record two facts. The disk has to be erased later, and the evidence that it is unused
+// is no longer valid. Devices that are not disks need no such record.
 func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
