@@ -12,7 +12,7 @@ import "strings"
 //
 // If a path contains several pods, podOf returns the outermost one. A kubelet inside a container has its own pods, which the
 // kubelet on this host does not know. If the pods run inside a container that is itself a node, as with kind or minikube, podOf
-// ignores that container. It finds no pod in user.slice, because users can create cgroups with any name there.
+// ignores that container. podOf finds no pod in user.slice, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths:
 //

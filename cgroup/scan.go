@@ -69,7 +69,7 @@ type scan struct {
 	holders []Holder
 	pods    []work // pods to read in this round
 	stuck   int    // threads that wait in the kernel
-	// remote is set if a query about a file got no answer. After that, files on network file systems are not read.
+	// remote is set if a query about a file got no answer. After that, files on network file systems are not inspected.
 	remote bool
 }
 

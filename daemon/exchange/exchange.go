@@ -24,8 +24,8 @@ import (
 // size (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
-// ErrForeign means that the peer must not be trusted. It has neither uid 0 nor our own uid, or systemd does not listen on the
-// socket.
+// ErrForeign means that the peer must not be trusted. The peer has neither uid 0 nor our own uid, or the process that listens on
+// the socket is not systemd.
 var ErrForeign = errors.New("peer is not allowed")
 
 // errSize means that a message is longer than [MessageSize].

@@ -26,9 +26,10 @@ const baseBridge = 0x06
 
 // resetSafeDrivers returns the drivers that continue to work after a reset of their device, because they save its state
 // beforehand. In Linux 6.12, the pci_error_handlers of these drivers have reset_prepare and reset_done. Among the drivers for
-// GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have them. No RDMA driver has these
-// functions. The list omits the drivers of network adapters and storage host adapters, because a reset interrupts their
-// connections to other hosts. It also omits cxl_pci, because its reset_done only warns that the system may have lost memory.
+// GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have these functions. No RDMA
+// driver has these functions. The list omits the drivers of network adapters and storage host adapters, because a reset
+// interrupts their connections to other hosts. It also omits cxl_pci, because its reset_done only warns that the system may have
+// lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.

@@ -44,9 +44,9 @@ func (h *host) checkUnused(d sysfs.Disk) error {
 	return h.checkLoopDevices(d)
 }
 
-// checkLoopDevices returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so an
-// exclusive open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the
-// device number.
+// checkLoopDevices returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so
+// an exclusive open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the
+// number of its backing device.
 func (h *host) checkLoopDevices(d sysfs.Disk) error {
 	const virtual = devices + "virtual/block/" // loop devices have no parent (drivers/block/loop.c, loop_add)
 	for _, name := range h.Names(virtual) {

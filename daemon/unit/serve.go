@@ -18,7 +18,7 @@ type Helper struct {
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError is the maximum length of an error in bytes. Each byte may take six bytes in JSON.
+// maxError is the maximum length of an error in bytes. JSON may need six bytes to represent one of these bytes.
 const maxError = exchange.MessageSize / 8
 
 // Serve answers one request from standard input. It blocks until the unit has succeeded or failed.
