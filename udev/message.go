@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 )
 
@@ -59,8 +60,15 @@ func payload(message []byte) (string, error) {
 
 // newEvent returns an event with the properties from a message.
 func newEvent(all map[string]string) (Event, error) {
-	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" || all[devPath] == "" {
-		return Event{}, errors.New("decode udev message: no ACTION, SUBSYSTEM or DEVPATH")
+	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" {
+		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")
+	}
+	old, moved := all["DEVPATH_OLD"]
+	if !isDevPath(all[devPath]) || moved && !isDevPath(old) {
+		return Event{}, fmt.Errorf("decode udev message: %.60q or %.60q is not a device path", all[devPath], old)
 	}
 	return Event{Action: all["ACTION"], Device: NewDevice("/sys"+all[devPath], all)}, nil
 }
+
+// isDevPath reports whether a path stays below /sys when it is appended to "/sys".
+func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p) == p }

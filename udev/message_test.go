@@ -66,6 +66,9 @@ func TestDecodeErrors(t *testing.T) {
 		"no action":           encode("DEVPATH=/devices/x", "SUBSYSTEM=x"),
 		"no subsystem":        encode("ACTION=add", "DEVPATH=/devices/x"),
 		"no path":             encode("ACTION=add", "SUBSYSTEM=x"),
+		"path up":             encode("ACTION=add", "DEVPATH=/../etc", "SUBSYSTEM=x"),
+		"relative path":       encode("ACTION=add", "DEVPATH=devices/x", "SUBSYSTEM=x"),
+		"old path up":         encode("ACTION=move", "DEVPATH=/devices/x", "DEVPATH_OLD=/..", "SUBSYSTEM=x"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if event, err := decode(message); err == nil {
@@ -93,7 +96,7 @@ func FuzzDecode(f *testing.F) {
 		if size > len(message) {
 			t.Errorf("%d bytes of properties out of %d", size, len(message))
 		}
-		if !strings.HasPrefix(event.Device.SysPath, "/sys") || event.Action == "" || event.Device.Subsystem == "" {
+		if !strings.HasPrefix(event.Device.SysPath, "/sys/") || event.Action == "" || event.Device.Subsystem == "" {
 			t.Errorf("event %+v", event)
 		}
 	})
