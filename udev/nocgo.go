@@ -6,8 +6,10 @@ package udev
 
 import "errors"
 
-// enumerate returns an error in builds without cgo or with the tag nolibudev, because these cannot read the machine's udev.
+// errNoLibudev is returned in builds without cgo or with the tag nolibudev, because these cannot read the machine's udev.
 // Recordings and the event socket still work in these builds.
-func enumerate() ([]Device, error) {
-	return nil, errors.New("metalplugd was built without libudev")
-}
+var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
+
+func checkLibudev() error { return errNoLibudev }
+
+func enumerate() ([]Device, error) { return nil, errNoLibudev }

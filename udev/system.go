@@ -35,6 +35,9 @@ type System struct {
 // Open opens the sources of events. Events that arrive before Listen is called are queued. The caller must close the
 // System.
 func Open(o Options) (s *System, err error) {
+	if err := checkLibudev(); err != nil {
+		return nil, err
+	}
 	s = &System{}
 	if o.Socket != nil {
 		s.monitor, err = MonitorFromFile(o.Socket)

@@ -211,8 +211,8 @@ func (f *Facts) Verdict() Verdict {
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
 	case unfit != nil:
 		v.Reason = unfit.Error()
-		if f.Uncleared() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer) { // no helper answers while the disk is erased
-			v.Reason = cmp.Or(f.pendingReason(), v.Reason)
+		if f.Uncleared() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer) {
+			v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is erased
 		}
 	default:
 		v.Warning = f.warning()

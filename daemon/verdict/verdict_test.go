@@ -49,6 +49,11 @@ func TestVerdict(t *testing.T) {
 			disk(f, unread)
 			f.Seen.Offer, f.Lease, f.Rule = unanswered, used, &device.Rule{ClearedAtRelease: true}
 		}, "being cleared after its last pod", "being cleared after its last pod"},
+		{"not erased, and no helper answers", func(f *verdict.Facts) {
+			disk(f, unread)
+			f.Seen.Offer, f.Lease, f.Rule = unanswered, used, &device.Rule{ClearedAtRelease: true}
+			f.Lease.Failure = "erase failed"
+		}, "erase failed", "being cleared after its last pod"},
 		{"no helper answers, and nothing is to be erased", func(f *verdict.Facts) {
 			disk(f, unread)
 			f.Seen.Offer = unanswered
