@@ -60,12 +60,9 @@ func payload(message []byte) (string, error) {
 
 // newEvent returns an event with the properties from a message.
 func newEvent(all map[string]string) (Event, error) {
-	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" {
-		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")
-	}
 	old, moved := all["DEVPATH_OLD"]
-	if !isDevPath(all[devPath]) || moved && !isDevPath(old) {
-		return Event{}, fmt.Errorf("decode udev message: %.60q or %.60q is not a device path", all[devPath], old)
+	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" || !isDevPath(all[devPath]) || moved && !isDevPath(old) {
+		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM, or an invalid DEVPATH or DEVPATH_OLD")
 	}
 	return Event{Action: all["ACTION"], Device: NewDevice("/sys"+all[devPath], all)}, nil
 }
