@@ -24,9 +24,11 @@ type Touch struct {
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
 	// Prepare makes a device ready for its next container. It first resets the device. Then it erases the disk, or verifies that
 	// the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains data
-	// that must not be erased. After one of these errors, the disk is unchanged.
+	// that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased the disk, and
+	// another process may have written to the disk since then.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
-	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host.
+	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host. If there is no answer,
+	// Holders returns an error after at most 20 seconds.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 

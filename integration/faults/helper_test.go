@@ -150,7 +150,9 @@ func breaking(h device.Touch, which string, mended context.Context, fail func(co
 			return h.Prepare(ctx, t, w)
 		},
 		Holders: func(ctx context.Context, nodes []string) ([]device.Holder, error) {
-			if err := broken(ctx, "holders"); err != nil {
+			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // metalplugd waits at most 20 s for metalplug-holders
+			defer cancel()
+			if err := broken(limited, "holders"); err != nil {
 				return nil, err
 			}
 			return h.Holders(ctx, nodes)
