@@ -13,15 +13,13 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/internal/fsutil"
+	"github.com/spf13/cobra"
 )
 
-// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. A directory that already exists
-// must be empty. The function remove removes the directory.
+// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. It returns an error if the
+// directory already exists, because the function remove removes it.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -32,7 +30,6 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	if dir, err = filepath.Abs(name); err != nil {
 		return "", nil, err
 	}
-	_ = unix.Rmdir(dir) // this fails if the directory does not exist or is not empty
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, fsutil.Cause(err))
 	}

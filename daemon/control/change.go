@@ -71,7 +71,7 @@ func perform(w http.ResponseWriter, invalid error, change func() (any, error)) {
 	_, tooLarge := errors.AsType[*http.MaxBytesError](invalid)
 	switch {
 	case tooLarge:
-		refuse(w, http.StatusRequestEntityTooLarge, invalid)
+		refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the request is too large: at most %d bytes are allowed", maxBodyLen))
 		return
 	case invalid != nil:
 		refuse(w, http.StatusBadRequest, invalid)

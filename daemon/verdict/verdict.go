@@ -209,11 +209,10 @@ func (f *Facts) Verdict() Verdict {
 	switch {
 	case unfit != nil && f.Unusable() == nil: // a fault of the device itself may be the reason why it has no bundle
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
+	case f.Uncleared() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer):
+		v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is erased
 	case unfit != nil:
 		v.Reason = unfit.Error()
-		if f.Uncleared() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer) {
-			v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is erased
-		}
 	default:
 		v.Warning = f.warning()
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, f.pendingReason())
