@@ -185,7 +185,7 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 }
 
 func (j *job) eraseNow(ctx context.Context) error {
-	if err := j.begin(ctx, lease.Clear, "adopted, being erased"); err != nil {
+	if err := j.begin(ctx, lease.Clear, "adopted, being erased"); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
 		return err
 	}
 	j.policy.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint

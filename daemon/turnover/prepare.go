@@ -161,7 +161,8 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, nil
 	}
 	w := j.Preparation(j.rule(), first, j.Same())
-	if w.Erase && j.Cordon != nil {
+	snapshot, _ := j.Inventory.Snapshot() // the operator may have cordoned the disk during the earlier checks
+	if now := snapshot.Find(id); w.Erase && now != nil && now.Cordon != nil {
 		return p, fmt.Errorf("%s: %w: it is cordoned, and not erased until \"metalplugctl uncordon %[1]s\"", id, ErrBusy)
 	}
 	if p, err = j.touch(ctx, w); err != nil {

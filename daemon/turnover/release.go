@@ -36,14 +36,14 @@ func (j *job) cleanUp(ctx context.Context) error {
 			return err
 		}
 	}
-	err := j.begin(ctx, lease.Clear, "")
-	if errors.Is(err, lease.ErrEvent) { // a new pod has the device
+	switch err := j.begin(ctx, lease.Clear, ""); {
+	case errors.Is(err, lease.ErrEvent), err == nil && j.Cordon != nil: // a new pod has the device, or it is cordoned now
 		return nil
-	} else if err != nil {
+	case err != nil:
 		return err
 	}
 	j.outcome.Event = lease.Cleared
-	err = j.restore(ctx)
+	err := j.restore(ctx)
 	switch {
 	case err == nil:
 		return nil
