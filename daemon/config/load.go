@@ -193,6 +193,8 @@ func syntax(name string, err error) Problem {
 		remedy = "; close the quotes in the same line"
 	case strings.Contains(what, "invalid escape"):
 		remedy = `; write \\ for one \, or the text in single quotes`
+	case strings.Contains(what, "out of range"):
+		remedy = "; write a smaller number"
 	case strings.Contains(what, "already been defined"):
 		remedy = "; write it once"
 	case strings.Contains(what, "name delimiter"):

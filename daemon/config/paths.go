@@ -80,8 +80,10 @@ func takePaths(t *table, p *Paths) {
 	if !t.has("pod_resources") {
 		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources", kubeletSocket)
 	}
-	if p.State == p.DevicePlugins {
-		t.reportf("state", "is the directory of device plugins, which the kubelet empties; write another one")
+	for _, own := range []pathKey{{"state", &p.State}, {"run", &p.Run}} {
+		if *own.to == p.DevicePlugins {
+			t.reportf(own.key, "is the directory of device plugins, which the kubelet empties; write another one")
+		}
 	}
 	if t.has("state") && strings.HasPrefix(strings.TrimPrefix(p.State, "/var")+"/", "/run/") {
 		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), keys["paths.state"])

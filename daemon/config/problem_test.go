@@ -61,7 +61,7 @@ func TestProblems(t *testing.T) {
 		},
 		{"no UTF-8", "a = \"\xff\"\n", `m.toml:1: a: invalid UTF-8 byte: 0xff; save the file as plain UTF-8 text`},
 		{"control characters in a key", "\"a\\n\\u009bb\".c = 1\n\"a\\n\\u009bb\".c = 2\n", `m.toml:2: "a\n�b".c: Key '"a\n�b".c' has already been defined; write it once`},
-		{"integer too large", "a = 99999999999999999999\n", `m.toml:1: a: 99999999999999999999 is out of range for int64; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
+		{"integer too large", "a = 99999999999999999999\n", `m.toml:1: a: 99999999999999999999 is out of range for int64; write a smaller number`},
 
 		// Unknown keys.
 		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key; valid keys are builtin, hardware, paths, reset, resource`},
@@ -86,6 +86,7 @@ func TestProblems(t *testing.T) {
 
 		// Types.
 		{"state in the kubelet's directory", "[paths]\nstate = \"/var/lib/kubelet/device-plugins\"\n", `m.toml:2: paths.state: is the directory of device plugins, which the kubelet empties; write another one`},
+		{"sockets in the kubelet's directory", "[paths]\nrun = \"/x/\"\ndevice_plugins = \"/x\"\n", `m.toml:2: paths.run: is the directory of device plugins, which the kubelet empties; write another one`},
 		{"table as value", "paths = 1\n", `m.toml:1: paths: is an integer, not a table; write [paths]`},
 		{"value as table", "[paths.run]\n", `m.toml:1: paths.run: is a table, not a string in quotes; write run = "/run/metalplug"`},
 		{"resource as table", "[resource]\nname = \"example.com/x\"\n", `m.toml:1: resource: is a table, not an array of tables; write [[resource]]`},
