@@ -4,7 +4,7 @@ package api
 
 // Change is the body of a request that changes a device. Each kind of request uses only some of the fields.
 type Change struct {
-	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line
+	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line, or empty for [Unexplained]
 	Login  string `json:"login,omitempty"`   // login name of the user who sent the request
 	DryRun bool   `json:"dry_run,omitempty"` // only check whether metalplugd would accept the reset or adoption
 	// Scrub is the erase method. A reset erases the disk only if Scrub is set. If Scrub is set for an adoption, it replaces the

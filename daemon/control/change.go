@@ -88,7 +88,7 @@ func perform(w http.ResponseWriter, invalid error, change func() (any, error)) {
 		refuse(w, http.StatusNotFound, err)
 	case errors.Is(err, ErrWorking):
 		refuse(w, http.StatusServiceUnavailable, err)
-	case errors.Is(err, errNoReason), errors.Is(err, errNoDryRun):
+	case errors.Is(err, errNoDryRun):
 		refuse(w, http.StatusBadRequest, err)
 	default:
 		refuse(w, http.StatusConflict, err)

@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,6 @@ import (
 
 // errNoDryRun is the error for a dry run of a cordon. A cordon is easy to undo, so a dry run is not necessary.
 var errNoDryRun = errors.New("dry_run applies only to a reset or an adoption")
-
-// errNoReason is the error for a cordon without a reason. A reason is required, because other operators must be able to see
-// why a device is cordoned.
-var errNoReason = errors.New("missing reason: a cordon needs a reason, which is shown with the device")
 
 // by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
 func (c request) by() api.Cordon {
@@ -69,12 +66,10 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 
 // cordon withholds a device from new pods.
 func (s *Server) cordon(ctx context.Context, id string, c request) (note string, err error) {
-	switch {
-	case c.DryRun:
+	if c.DryRun {
 		return "", errNoDryRun
-	case c.Reason == "":
-		return "", errNoReason
 	}
+	c.Reason = cmp.Or(c.Reason, api.Unexplained)
 	by := c.by()
 	if err = s.Inventory.Cordon(ctx, id, by); err != nil {
 		return "", err
@@ -83,7 +78,7 @@ func (s *Server) cordon(ctx context.Context, id string, c request) (note string,
 	if d := snapshot.Find(id); d != nil && by.Reason == api.Unexplained && !d.Cordon.Same(&by) {
 		return "was already cordoned", nil
 	}
-	s.Log.Info("device cordoned", "device", id, "user", by.By(), "err", c.Reason)
+	s.Log.Info("device cordoned", "device", id, "user", by.By(), "reason", c.Reason)
 	return "", nil
 }
 
