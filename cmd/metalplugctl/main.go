@@ -79,8 +79,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
-		"control socket of the daemon, a `PATH`")
-	// The section ENVIRONMENT in the man page documents the default.
+		"control socket `PATH` (default: METALPLUG_SOCKET)")
+	// The usage text names the variable, and the help texts must not depend on its value.
 	root.PersistentFlags().Lookup("socket").DefValue = ""
 	valid := false // set when the command line is known to be valid
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
