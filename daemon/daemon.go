@@ -124,7 +124,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 		d.Log.Warn("kernel log not read", "err", fmt.Errorf("faults that drivers only log, such as an Xid, are not detected: %w", err))
 	}
 	if !s.Running() {
-		d.Log.Warn("udevd is not running", "err", "no hotplug events arrive, so metalplugd enumerates all devices every few seconds")
+		d.Log.Warn("udevd is not running", "reason", "no hotplug events arrive, so metalplugd enumerates all devices every few seconds")
 	}
 	d.source = s
 	d.host = &device.Host{

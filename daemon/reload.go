@@ -33,7 +33,7 @@ func (d *daemon) reload(ctx context.Context) {
 	pending := current.Pending(next)
 	next = current.Reloaded(next)
 	if len(pending) > 0 {
-		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
+		d.Log.Warn("configuration partly reloaded", "reason", strings.Join(pending, "; "))
 	}
 	// Stop endpoints before the new rules apply, because these rules may give the devices to claims.
 	d.endpoints.apply(ctx, byPlugin(*current, next), func() {})

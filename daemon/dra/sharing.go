@@ -37,7 +37,7 @@ func (s *sharing) check(ctx context.Context, d *driver, shared bool) (again bool
 	}
 	if problem != s.problem {
 		if s.problem = problem; problem != "" {
-			d.Log.Warn("shared devices not published", "err", problem)
+			d.Log.Warn("shared devices not published", "reason", problem)
 		}
 		d.Note(problem)
 	}

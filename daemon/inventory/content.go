@@ -146,7 +146,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 // noteForeignContent records that the content of a disk is not from a tenant.
 func (l *leases) noteForeignContent(e *entry, reason string) {
 	if e.lease.Residue {
-		l.Log.Warn("disk content changed", "device", e.device.ID, "err", "metalplug does not erase the disk, because "+reason)
+		l.Log.Warn("disk content changed", "device", e.device.ID, "reason", "metalplug does not erase the disk, because "+reason)
 	}
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
 }

@@ -42,9 +42,9 @@ func (d *disks) endEvidence(e *entry, reason string) {
 	switch {
 	case reason == "":
 	case v.Scrub != "":
-		d.Log.Warn("adoption ended", "device", e.device.ID, "err", reason+": adopt the disk again")
+		d.Log.Warn("adoption ended", "device", e.device.ID, "reason", reason+": adopt the disk again")
 	default:
-		d.Log.Log(context.Background(), LevelNotice, "evidence ended", "device", e.device.ID, "action", v.Kind, "err", reason)
+		d.Log.Log(context.Background(), LevelNotice, "evidence ended", "device", e.device.ID, "action", v.Kind, "reason", reason)
 	}
 	d.saveSoon(e)
 }

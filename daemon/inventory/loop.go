@@ -85,7 +85,7 @@ func (l *loop) settle() {
 		l.cordonKnown()
 	}
 	if missing != "" {
-		l.Log.Warn("device list incomplete at start", "err", missing)
+		l.Log.Warn("device list incomplete at start", "reason", missing)
 	}
 }
 

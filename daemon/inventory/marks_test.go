@@ -357,9 +357,9 @@ func TestHealthIsLoggedOnce(t *testing.T) {
 		}
 		want := []string{
 			"INFO msg=\"device added\" syspath=/sys/devices/" + gpu,
-			`WARN msg="device warning" err="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
-			`INFO+2 msg="device unhealthy" err="Xid 48: DBE"`,
-			`INFO msg="device warning over" err="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
+			`WARN msg="device warning" reason="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
+			`INFO+2 msg="device unhealthy" reason="Xid 48: DBE"`,
+			`INFO msg="device warning over" reason="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
 			`INFO+2 msg="device healthy"`,
 		}
 		if !slices.Equal(got, want) {

@@ -190,13 +190,13 @@ func (p *publishing) report(old, s *Status) {
 	defer reportWarning(log, old, s)
 	switch {
 	case s.Resource == "" && (old == nil || old.Resource == "" && old.Gist() != s.Gist()):
-		log.Info("device not offered", "err", s.Reason)
+		log.Info("device not offered", "reason", s.Reason)
 	case s.Resource == "" && old != nil && old.Resource != "":
-		log.Info("device withdrawn", "err", s.Reason)
+		log.Info("device withdrawn", "reason", s.Reason)
 	case s.Resource == "":
 	case old == nil || old.Resource == "":
 		if !s.Healthy {
-			log = log.With("err", s.Reason)
+			log = log.With("reason", s.Reason)
 		}
 		log.Info("device added", "syspath", s.Device.SysPath)
 	case old.Present && !s.Present:
@@ -204,7 +204,7 @@ func (p *publishing) report(old, s *Status) {
 	case !old.Healthy && s.Healthy:
 		log.Log(context.Background(), LevelNotice, "device healthy")
 	case old.Gist() != s.Gist():
-		log.Log(context.Background(), LevelNotice, "device unhealthy", "err", s.Reason)
+		log.Log(context.Background(), LevelNotice, "device unhealthy", "reason", s.Reason)
 	}
 }
 
@@ -217,8 +217,8 @@ func reportWarning(log *slog.Logger, old, s *Status) {
 	switch {
 	case s.Warning == before:
 	case s.Warning != "":
-		log.Warn("device warning", "err", s.Warning)
+		log.Warn("device warning", "reason", s.Warning)
 	case s.Present:
-		log.Info("device warning over", "err", before)
+		log.Info("device warning over", "reason", before)
 	}
 }

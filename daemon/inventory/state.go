@@ -93,7 +93,7 @@ func (l *loop) restore() {
 		l.faults = kept.Health
 	}
 	for _, medium := range l.evidence.Restore(kept.Disks, sameBoot) {
-		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure; adopt the disk again")
+		l.Log.Warn("adoption ended", "device", medium, "reason", "the node went down before the erasure; adopt the disk again")
 	}
 	for _, r := range kept.Devices {
 		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another

@@ -5,6 +5,8 @@ package drift
 import (
 	"go/ast"
 	"go/token"
+	"go/types"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +43,35 @@ func TestLogKeysAreListed(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsHaveTheKeyErr checks that the value of the key err is an error. Other text has the key reason or detail.
+func TestErrorsHaveTheKeyErr(t *testing.T) {
+	checked := 0
+	for _, s := range sources(t) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			if len(logKeys(n)) == 0 {
+				return true
+			}
+			arguments := n.(*ast.CallExpr).Args
+			for i, a := range arguments {
+				if key, ok := a.(*ast.BasicLit); !ok || key.Value != `"err"` || i == len(arguments)-1 {
+					continue
+				}
+				checked++
+				if value := types.ExprString(arguments[i+1]); !errorValue.MatchString(value) {
+					t.Errorf("%s: %s has the key err, but is not an error", s.name, value)
+				}
+			}
+			return true
+		})
+	}
+	if checked < 20 {
+		t.Errorf("only %d errors were found", checked)
+	}
+}
+
+// errorValue matches an expression that is an error, or a saved text of one.
+var errorValue = regexp.MustCompile(`^(\*?err|\w+\.err|(errors\.New|fmt\.Errorf)\(.*|complaint)$`)
 
 // logKeys returns the keys in a call of a log method, or none for other nodes.
 func logKeys(n ast.Node) []string {
