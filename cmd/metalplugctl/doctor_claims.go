@@ -34,15 +34,9 @@ func (d *doctor) checkClaims() (fine string) {
 		d.fail("journalctl -u metalplug-dra -e", "metalplug-dra fails to start")
 		return ""
 	}
-	for _, needed := range []struct{ socket, without, remedy string }{
-		{filepath.Join(d.config.Paths.PodResources, "../../plugins_registry/metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver},
-		{
-			filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
-			"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e",
-		},
-	} {
-		d.checkSocket(needed.socket, needed.without, needed.remedy)
-	}
+	d.checkSocket(filepath.Join(d.config.Paths.PodResources, "../../plugins_registry/metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver)
+	d.checkSocket(filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
+		"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e")
 	if strings.Contains(unit["StatusText"], api.NoSharing) {
 		d.fail("enable the feature gate DRAConsumableCapacity in the API server and the scheduler, then systemctl restart metalplug-dra; or write shares = 1",
 			"metalplug-dra does not publish shared devices: %s", api.NoSharing)

@@ -90,11 +90,19 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
 }
 
-// perform calls the function change for a claim, as the function [perform] does, and logs an error.
+// perform calls the function change for a claim, as the function [perform] does, and logs an error. It first waits for the first
+// snapshot, because devices of the last run may be missing before. If metalplugd is stopping, perform closes the connection
+// without an answer, so that the client repeats its request.
 func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
 	perform(w, cmp.Or(invalid, checkClaim(uid, ask)), func() (any, error) {
-		result, err := change(uid)
+		result, err := any(nil), s.Inventory.Started(r.Context())
+		if err == nil {
+			result, err = change(uid)
+		}
+		if r.Context().Err() != nil {
+			panic(http.ErrAbortHandler)
+		}
 		if err != nil {
 			s.Log.Warn("claim refused", "action", path.Base(r.URL.Path), "err", fmt.Errorf("claim %s: %w", uid, err))
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/control"
@@ -84,6 +85,39 @@ func exchange(t *testing.T, c io.ReadWriter, request, body string) string {
 		t.Error(err)
 	}
 	return string(answer)
+}
+
+// TestClaimsDuringStart checks that a claim waits for the first snapshot, and that metalplugd closes the connection without an answer
+// if it stops before.
+func TestClaimsDuringStart(t *testing.T) {
+	starting := inventory.New(inventory.Options{}) // does not run, so it has no snapshot
+	b := start(t, machine(), func(o *control.Options) { o.Claims, o.Inventory = claims{}, starting })
+	socket := filepath.Join(b.dir, "claims.sock")
+	l, err := control.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.server.ServeClaims(ctx, l) }()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "POST /v1/claims/u1/unprepare HTTP/1.1\r\nHost: x\r\n\r\n")
+	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("before the first snapshot, the read ends with %v", err)
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	cancel()
+	if answer, _ := io.ReadAll(c); len(answer) > 0 {
+		t.Errorf("the answer of a server that stops is %s", answer)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestClaimsSocket checks that a user with access to the socket for claims can prepare claims, and can change nothing else.

@@ -17,8 +17,8 @@ import (
 )
 
 // PrepareResourceClaims passes all given claims to metalplugd at the same time. If a device must be erased, the call may take
-// longer than the kubelet waits. In that case, the call returns an error which says that the work continues, and the kubelet
-// repeats the call.
+// longer than the kubelet waits. In that case, the result of the claim is an error which says that the work continues, and the
+// kubelet repeats the call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	now, err := d.known(ctx)
 	if err != nil {
@@ -32,7 +32,9 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	all.Wait()
 	answer := make(map[types.UID]kubeletplugin.PrepareResult)
 	for i, claim := range claims {
-		answer[claim.UID] = results[i]
+		if answer[claim.UID] = results[i]; errors.Is(results[i].Err, api.ErrNoAnswer) {
+			return nil, results[i].Err
+		}
 	}
 	return answer, nil
 }

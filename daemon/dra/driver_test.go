@@ -232,7 +232,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// If a pod ends while metalplugd is down, the kubelet gets an error and repeats the call.
+// If a pod ends while metalplugd is down, the kubelet gets an error and repeats the call. An error of the whole call to prepare
+// claims makes metalplug-dra repeat it.
 func TestNoDaemon(t *testing.T) {
 	d := &driver{client: api.Client{Socket: filepath.Join(t.TempDir(), "s")}}
 	all, err := d.UnprepareResourceClaims(context.Background(), []kubeletplugin.NamespacedObject{{UID: types.UID("u1")}})
@@ -241,5 +242,10 @@ func TestNoDaemon(t *testing.T) {
 	}
 	if _, err := d.PrepareResourceClaims(context.Background(), nil); err == nil {
 		t.Error("a claim is prepared without metalplugd")
+	}
+	d.state = &state{devices: map[string]api.Device{"a-1": {ID: "A_1"}}}
+	c := claim(resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Device: "a-1"})
+	if all, err := d.PrepareResourceClaims(context.Background(), []*resourceapi.ResourceClaim{c}); !errors.Is(err, api.ErrNoAnswer) {
+		t.Errorf("while metalplugd is down, the kubelet gets %v, %v", all, err)
 	}
 }
