@@ -74,7 +74,10 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 		if err := c.prepare(ctx, claim, ids); err != nil {
 			return p, err
 		}
-		return c.answer(ctx, claim.UID, ask.Requests)
+		kept := make(chan error, 1)
+		go func() { kept <- c.inventory.Kept(ctx) }()
+		p, err = c.answer(ctx, claim.UID, ask.Requests)
+		return p, errors.Join(<-kept, err)
 	})
 }
 
@@ -126,8 +129,8 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the new state is on disk.
-// The work may begin before the state is on disk, because after a crash, metalplugd can do the same work again.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is on
+// disk. The work may begin before the state is on disk, because after a crash, metalplugd can do the same work again.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -141,9 +144,6 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 		if !s.Claims.Ready(claim.UID) {
 			todo[s.Resource] = append(todo[s.Resource], s)
 		}
-	}
-	if len(todo) == 0 { // an earlier call may have ended before the state was on disk
-		return c.inventory.Kept(ctx)
 	}
 	errs := make(chan error)
 	for resource, devices := range todo {

@@ -42,7 +42,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 }
 
 // StartFor prepares devices of a resource for the containers of the claim that holds these devices. It takes at most the reset
-// timeout of the resource plus device.AnswerTime, and stops when ctx ends. When StartFor returns, the result is on disk.
+// timeout of the resource plus device.AnswerTime, and stops when ctx ends. The caller must wait until the result is on disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	policy := t.policyFor(resource)
 	ctx, cancel := context.WithTimeout(ctx, max(policy.Reset.Timeout, time.Second)+device.AnswerTime)
@@ -51,7 +51,7 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	for _, s := range devices {
 		owners[s.Name()] = []string{lease.OfClaim(claim)}
 	}
-	return t.start(ctx, policy, devices, owners, true)
+	return t.start(ctx, policy, devices, owners, false)
 }
 
 // start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a container
