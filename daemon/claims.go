@@ -131,7 +131,7 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 
 // prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is on
 // disk. The work may begin before the state is on disk, because after a crash, metalplugd can do the same work again.
-func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
+func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) (err error) {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
 	}
@@ -149,11 +149,10 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 	for resource, devices := range todo {
 		go func() { errs <- c.turnover.StartFor(ctx, resource, devices, claim.UID) }()
 	}
-	var failed error
 	for range todo {
-		failed = errors.Join(failed, <-errs)
+		err = errors.Join(err, <-errs)
 	}
-	return failed
+	return err
 }
 
 // answer writes the CDI spec of a claim, and returns the answer to the request to prepare the claim.
