@@ -64,6 +64,8 @@ var roles = map[string]func(args []string) error{
 	"role=look":   look,
 	"role=see":    see,
 	"role=idle":   func([]string) error { return nil },
+	"role=path":   func(args []string) error { return openWith(args[0], unix.O_PATH) },
+	"role=ioctl":  func(args []string) error { return openWith(args[0], unix.O_ACCMODE) }, // neither for reading nor for writing
 	"role=nobody": func(args []string) error { return errors.Join(open(args[0]), becomeNobody()) },
 	"role=thread": func(args []string) error {
 		return onThread(func() error { return errors.Join(unix.Unshare(unix.CLONE_FILES), open(args[0])) })
@@ -87,8 +89,10 @@ func wait() {
 	}
 }
 
-func open(node string) error {
-	_, err := unix.Open(node, unix.O_RDONLY, 0)
+func open(node string) error { return openWith(node, unix.O_RDONLY) }
+
+func openWith(node string, flags int) error {
+	_, err := unix.Open(node, flags, 0)
 	return err
 }
 

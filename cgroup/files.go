@@ -56,7 +56,7 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 			if err := skipGone(err); err != nil && !r.harmless(l) {
 				return &os.PathError{Op: "stat", Path: dir + "/" + name, Err: err}
 			}
-			if r.wanted[number] {
+			if r.wanted[number] && !l.onlyPath() {
 				held[number] = true
 			}
 		}
@@ -298,6 +298,19 @@ type link struct {
 
 func (l link) path() string { return l.dir + "/" + l.name }
 
+// onlyPath reports whether a descriptor was opened with O_PATH. Such a descriptor gives no access to the device and does not keep
+// the device in use. A pod with CAP_MKNOD can create a node of any device and open the node in this way. For such a descriptor,
+// the mode of the link in procfs grants no permission (fs/proc/fd.c, tid_fd_update_inode). The mode is the same for a device that
+// was opened with the access mode 3, so onlyPath also reads the flags.
+func (l link) onlyPath() bool {
+	var st unix.Stat_t
+	if err := unix.Lstat(l.path(), &st); err != nil || st.Mode&0o700 != 0 {
+		return false
+	}
+	_, flags, _ := fdinfo(l.task + "/fdinfo/" + l.name)
+	return flags&unix.O_PATH != 0
+}
+
 // look returns the identity of a file. If the file is a node of a wanted device, look also returns the number of the device.
 // Otherwise, the number is zero. look neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
@@ -334,12 +347,9 @@ func (r *scanner) harmless(l link) bool {
 	}
 	// Checking whether a file is a directory needs no permission for the file (open(2), O_PATH).
 	fd, err := unix.Open(l.path(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		unix.Close(fd)
-		return true
-	}
+	unix.Close(fd) // does nothing if the open failed
 	if !errors.Is(err, unix.ENOTDIR) {
-		return isGone(err)
+		return err == nil || isGone(err)
 	}
 	// Only regular files and directories have user attributes. For other files, the kernel returns ENODATA before it
 	// checks permissions or asks the file system (fs/xattr.c, xattr_permission, xattr(7)).

@@ -88,8 +88,8 @@ func (a Answer) Err(pods ...string) error {
 // The answer omits this process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the
 // descriptors of other processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The
 // error is the result of calling [Answer.Err] without pods. Even if the error is not nil, the answer contains the holders that
-// were found. The answer includes descriptors opened with O_PATH, although they do not keep the device in use. The function
-// opens no device.
+// were found. The answer omits descriptors opened with O_PATH, because they do not keep the device in use. The function opens no
+// device.
 //
 // No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. If the kernel does not
 // answer a query about a process within a second, Holders adds the process to [Answer].Unread. Holders also adds a pod that

@@ -54,15 +54,17 @@ func isKernelObject(l link) bool {
 // the fdinfo of the new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor a file server
 // (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
+	fd, _ := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // if this fails, no fdinfo has the number
 	defer unix.Close(fd)
-	text, _ := readFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	var position, flags int
-	_, _ = fmt.Sscanf(string(text), "pos: %d\nflags: %o\nmnt_id: %d\n", &position, &flags, &id)
+	_, _, id = fdinfo(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	return id
+}
+
+// fdinfo returns the first three values in an fdinfo file. A value that cannot be read is 0.
+func fdinfo(name string) (position, flags, mount int) {
+	text, _ := readFile(name)
+	_, _ = fmt.Sscanf(string(text), "pos: %d\nflags: %o\nmnt_id: %d\n", &position, &flags, &mount)
+	return position, flags, mount
 }
 
 // maxMounts limits the number of mounts that are stored for a process. Each mount takes about 50 bytes. A kubelet's mount

@@ -194,15 +194,10 @@ func compareTables(a, b int) int {
 		return 0
 	}
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
-	switch {
-	case errno == 0 && order == 0:
-		return 0
-	case errno == 0 && order == 1:
-		return -1
-	case errno == 0 && order == 2:
-		return 1
+	if errno != 0 || order > 2 {
+		return a - b
 	}
-	return a - b
+	return [...]int{0, -1, 1}[order]
 }
 
 // list returns the numeric names in a directory. While it reads the directory, it passes the number of names to the

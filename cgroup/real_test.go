@@ -76,6 +76,8 @@ func TestHoldersOfRealProcesses(t *testing.T) {
 		{"open", []string{"/dev/full"}, []cgroup.Number{full}},
 		{"map", []string{"/dev/zero"}, []cgroup.Number{zero}},
 		{"nobody", []string{"/dev/full"}, []cgroup.Number{full}},
+		{"path", []string{"/dev/full"}, nil},
+		{"ioctl", []string{"/dev/full"}, []cgroup.Number{full}},
 		{"thread", []string{"/dev/full"}, []cgroup.Number{full}},
 		{"widow", []string{"/dev/full", "/dev/zero"}, []cgroup.Number{zero, full}},
 	} {
