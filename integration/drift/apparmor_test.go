@@ -96,3 +96,17 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 		}
 	}
 }
+
+// TestUnitMayRemoveSpecs checks that the profile of metalplug-unit allows it to remove each kind of CDI spec that it looks for.
+func TestUnitMayRemoveSpecs(t *testing.T) {
+	profile := text(t, "packaging/apparmor/metalplug-unit")
+	found := regexp.MustCompile(`"(metalplug[^"]*\.json)"`).FindAllStringSubmatch(text(t, "daemon/unit/mounts.go"), -1)
+	for _, pattern := range found {
+		if !strings.Contains(profile, "@{run}/cdi/"+pattern[1]+" w,") {
+			t.Errorf("the profile does not allow metalplug-unit to remove %s", pattern[1])
+		}
+	}
+	if len(found) == 0 {
+		t.Error("metalplug-unit looks for no specs")
+	}
+}
