@@ -178,8 +178,9 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 }
 
 // containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
-// resources. A request with admin access gives the container only read permission for NVMe disks and for devices of the class
-// node, which may be disks. metalplug would mistake anything that an administrator writes there for a tenant's data.
+// resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could give a pod
+// any device. Such a request gives the container only read permission for NVMe disks and for devices of the class node, which may
+// be disks. metalplug would mistake anything that an administrator writes there for a tenant's data.
 func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
@@ -194,7 +195,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 		by[s.Resource], devices = append(by[s.Resource], s), append(devices, s)
 	}
 	for _, r := range c.config.Load().Resources {
-		if by[r.Name] == nil {
+		if by[r.Name] == nil || request.Admin && r.Serve != config.ServeDRA {
 			continue
 		}
 		slices.SortFunc(by[r.Name], func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
@@ -211,7 +212,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 		delete(by, r.Name)
 	}
 	for resource, devices := range by {
-		return all, nil, fmt.Errorf("%s: resource %s is not configured any more", devices[0].Device.ID, resource)
+		return all, nil, fmt.Errorf("%s: DRA does not serve resource %s any more", devices[0].Device.ID, resource)
 	}
 	return all, devices, nil
 }

@@ -114,6 +114,12 @@ func (s *story) prepareFails(words []string) error {
 	return fails(err, words[2:])
 }
 
+// adminFails does the same as prepareFails for the claim of an administrator.
+func (s *story) adminFails(words []string) error {
+	_, err := s.prepareOnce(words[:2], true)
+	return fails(err, words[2:])
+}
+
 // unprepare releases a claim twice, because the kubelet may repeat its call.
 func (s *story) unprepare(words []string) error {
 	for range 2 {

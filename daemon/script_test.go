@@ -145,6 +145,7 @@ func (s *story) do(words []string) error {
 		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
 		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME TEXT...
 		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
+		"admin-fails":          s.adminFails,   // admin-fails CLAIM NAME TEXT...
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
 		"claim-nodes":          s.claimNodes,   // claim-nodes CLAIM [PATH...] waits until its CDI spec has these nodes
 		"claimed":              s.claimed,      // claimed NAME CLAIM waits until the claim holds the device
