@@ -3,7 +3,7 @@
 #
 # Kills all processes of a cgroup and removes it. With DIR, this script waits before that until the program that started a
 # cluster has ended and closed standard input. The kernel kills the programs of the cluster at the same time. Then the script
-# detaches the loop devices of files below DIR, and removes DIR.
+# detaches the loop devices of files below DIR, unmounts the /run of each node, and removes DIR.
 #
 #	cleaner.sh CGROUP [DIR]
 set -u
@@ -43,5 +43,8 @@ losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | while read -r 
 	case $file in
 	"$dir"/*) losetup --detach "$name" ;;
 	esac
+done
+for run in "$dir"/*/run; do
+	! mountpoint -q "$run" || again umount --lazy "$run"
 done
 again rm -rf "$dir" # a program that ends may still write a file

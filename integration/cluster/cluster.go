@@ -131,6 +131,15 @@ func removeStale(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "ca.key")); err != nil {
 		return fmt.Errorf("%s exists and is not the directory of a cluster, or that cluster is starting or ending: %w", dir, err)
 	}
+	nodes, err := filepath.Glob(filepath.Join(dir, "*", "run"))
+	if err != nil {
+		return err
+	}
+	for _, run := range nodes {
+		if err := unmountRun(filepath.Dir(run)); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(dir)
 }
 

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,10 +106,20 @@ func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
 
 // boot starts the container runtime, metalplugd and the kubelet with an empty /run and /dev.
 func (n *Node) boot(ctx context.Context) error {
+	if err := unmountRun(n.dir); err != nil {
+		return err
+	}
 	for _, dir := range []string{"dev", "run"} {
 		if err := os.RemoveAll(n.path(dir)); err != nil {
 			return err
 		}
+	}
+	if err := os.Mkdir(n.path("run"), 0o755); err != nil {
+		return err
+	}
+	// On a real node, /run is in memory, too.
+	if err := unix.Mount("tmpfs", n.path("run"), "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755"); err != nil {
+		return fmt.Errorf("mount /run of %s: %w", n.Name, err)
 	}
 	for _, dir := range []string{"dev", "run/bin", "run/sysctl", "run/tmp", "run/cdi", "run/containerd", "run/cgroup/kubepods"} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
@@ -312,7 +323,17 @@ func (n *Node) Stop() error {
 			err = errors.Join(err, gone)
 		}
 	}
-	return errors.Join(err, os.RemoveAll(n.dir))
+	return errors.Join(err, unmountRun(n.dir), os.RemoveAll(n.dir))
+}
+
+// unmountRun unmounts the /run of the node with this directory, if it is mounted.
+func unmountRun(dir string) error {
+	run := filepath.Join(dir, "run")
+	err := unix.Unmount(run, unix.MNT_DETACH)
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // EINVAL: not a mount point
+		return nil
+	}
+	return fmt.Errorf("unmount %s: %w", run, err)
 }
 
 // AwaitReady waits until the API server shows the node as Ready.

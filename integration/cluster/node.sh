@@ -13,7 +13,7 @@ set -eu
 dir=$1
 if [ -z "$4" ]; then
 	all=$(dirname "$dir")
-	mount --bind "$all" "$all"
+	mount --rbind "$all" "$all"
 	mount -o remount,bind,nodev "$all"
 fi
 for name in null zero full random urandom kmsg; do
