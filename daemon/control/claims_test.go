@@ -87,12 +87,10 @@ func exchange(t *testing.T, c io.ReadWriter, request, body string) string {
 	return string(answer)
 }
 
-// TestClaimsDuringStart checks that a claim waits for the first snapshot, and that metalplugd closes the connection without an answer
-// if it stops before.
-func TestClaimsDuringStart(t *testing.T) {
-	starting := inventory.New(inventory.Options{}) // does not run, so it has no snapshot
-	b := start(t, machine(), func(o *control.Options) { o.Claims, o.Inventory = claims{}, starting })
-	socket := filepath.Join(b.dir, "claims.sock")
+// serveClaims serves the socket for claims until the test calls stop.
+func serveClaims(t *testing.T, b *bench) (socket string, stop func()) {
+	t.Helper()
+	socket = filepath.Join(b.dir, "claims.sock")
 	l, err := control.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +98,20 @@ func TestClaimsDuringStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.server.ServeClaims(ctx, l) }()
+	return socket, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestClaimsDuringStart checks that a claim waits for the first snapshot, and that metalplugd closes the connection without an answer
+// if it stops before.
+func TestClaimsDuringStart(t *testing.T) {
+	starting := inventory.New(inventory.Options{}) // does not run, so it has no snapshot
+	b := start(t, machine(), func(o *control.Options) { o.Claims, o.Inventory = claims{}, starting })
+	socket, stop := serveClaims(t, b)
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -111,32 +123,17 @@ func TestClaimsDuringStart(t *testing.T) {
 		t.Errorf("before the first snapshot, the read ends with %v", err)
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	cancel()
+	stop()
 	if answer, _ := io.ReadAll(c); len(answer) > 0 {
 		t.Errorf("the answer of a server that stops is %s", answer)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
 
 // TestClaimsSocket checks that a user with access to the socket for claims can prepare claims, and can change nothing else.
 func TestClaimsSocket(t *testing.T) {
 	b := start(t, machine(), func(o *control.Options) { o.Claims = claims{} })
-	socket := filepath.Join(b.dir, "claims.sock")
-	l, err := control.Listen(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.server.ServeClaims(ctx, l) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	socket, stop := serveClaims(t, b)
+	defer stop()
 	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666), os.Chmod(socket, 0o666)); err != nil {
 		t.Fatal(err)
 	}
