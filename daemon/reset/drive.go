@@ -215,10 +215,8 @@ func (d drive) controllerOf() (controller, error) {
 type namespace struct {
 	nsid       uint32
 	flbas, dps uint8
-	shared     bool   // the namespace may be attached to several controllers at the same time (NMIC bit 0)
-	reservable bool   // the namespace supports a type of reservation (RESCAP)
-	thin       bool   // the namespace supports thin provisioning, so NUSE is valid (NSFEAT bit 0)
-	used       uint64 // number of allocated blocks (NUSE)
+	shared     bool // the namespace may be attached to several controllers at the same time (NMIC bit 0)
+	reservable bool // the namespace supports a type of reservation (RESCAP)
 }
 
 // namespace returns the data from Identify Namespace for an open disk. It gets the namespace ID from the kernel.
@@ -231,10 +229,7 @@ func (d drive) namespace() (namespace, error) {
 	if err != nil {
 		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", id), err)
 	}
-	return namespace{
-		nsid: uint32(id), flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0,
-		thin: b[24]&1 != 0, used: binary.LittleEndian.Uint64(b[16:]),
-	}, nil
+	return namespace{nsid: uint32(id), flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0}, nil
 }
 
 // smart reads the SMART log page. If this fails, it returns the zero value, which means that the health is unknown.

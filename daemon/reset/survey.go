@@ -127,10 +127,6 @@ func (t *task) survey(ctx context.Context) error {
 	if err := cmp.Or(t.checkStillUnused(c), c.checkNotShared()); err != nil {
 		return err
 	}
-	if c.unallocated() {
-		a.Read = c.size
-		return t.checkStillUnused(c)
-	}
 	// A process that has the disk open without O_EXCL could write to blocks that were already read.
 	if err := t.checkNotOpen(ctx, c); err != nil {
 		return err
@@ -146,16 +142,6 @@ func (t *task) survey(ctx context.Context) error {
 		return nil
 	}
 	return cmp.Or(t.checkNotOpen(ctx, c), c.checkNotShared()) // the checks before the read are out of date
-}
-
-// unallocated reports whether the disk is an NVMe namespace and the drive reports that none of its blocks is in use. With thin
-// provisioning, NUSE is the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
-func (c *claim) unallocated() bool {
-	if !c.IsNVMe(c.sysPath) {
-		return false
-	}
-	ns, err := drive{c}.namespace()
-	return err == nil && ns.thin && ns.used == 0
 }
 
 // recheckInterval is how often a survey checks that no other process has started to use the disk.
