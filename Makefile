@@ -19,7 +19,8 @@
 #   make words         measures the sentences of comments and documents (ARGS=README.md lists the hard ones of a file)
 #   make vulncheck     queries the Go vulnerability database; needs a network
 #   make bench-parts   runs the Go benchmarks of the packages ten times; benchstat compares them with OLD=FILE
-#   make bench         measures the times and sizes that have a budget, into a table and bench.json; needs root
+#   make bench         measures the times and sizes that have a budget, into a table and bench.json, and in a virtual machine
+#                      the helpers before a start; needs root
 #   make lint          runs gofumpt, vet, staticcheck and shellcheck
 #   make install       builds and installs the programs, units and pages; DESTDIR= is put before each path
 #   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
@@ -223,6 +224,7 @@ sandbox: build dra-program
 
 bench: build
 	$(GO) run ./integration/bench $(ARGS)
+	$(MAKE) vm VM=TestStartCost
 
 BENCHTIME ?= 200ms
 bench-parts: deps

@@ -18,10 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
-	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
-	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
@@ -39,13 +37,11 @@ func (b *bench) probe() (results []result, err error) {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	for i := range atStart {
-		d, err := newLoop(filepath.Join(b.dir, fmt.Sprint("disk", i)), diskSize)
-		if err != nil {
-			return nil, err
-		}
-		disks = append(disks, d)
+	disk, err := newLoop(filepath.Join(b.dir, "disk"), diskSize)
+	if err != nil {
+		return nil, err
 	}
+	disks = append(disks, disk)
 	helpers, end, err := b.helpers()
 	if err != nil {
 		return nil, err
@@ -55,7 +51,6 @@ func (b *bench) probe() (results []result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	disk := disks[0]
 	ours, theirs, err := alternate(b.times(200), func() error { return disk.probe(helpers.reset) }, func() error {
 		if err := exec.Command(empty).Run(); err != nil {
 			return fmt.Errorf("run the empty program: %w", err)
@@ -66,11 +61,6 @@ func (b *bench) probe() (results []result, err error) {
 		return nil, err
 	}
 	results = milliseconds("a disk is read before it is offered", ours, theirs, map[int]float64{50: 1000, 99: 1000})
-	start, err := b.preStart(helpers, disks)
-	if err != nil {
-		return results, err
-	}
-	results = append(results, start)
 	note := "with the start of the process, and its questions before and after who uses the disk"
 	if _, err := helpers.holders.Holders(context.Background(), func() []cgroup.Number { return nil }); errors.Is(err, cgroup.ErrIncomplete) {
 		note = "with the start of the process; without the questions who uses the disk, as root cannot read each process here"
@@ -199,63 +189,6 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 		*p.peer = exchange.Peer{Program: p.program, Socket: socket}
 	}
 	return h, end, nil
-}
-
-// atStart is the number of disks of a starting pod.
-const atStart = 8
-
-// preStart measures the daemon's requests to the helpers for a container with eight disks. One request asks which processes
-// have any of the disks open. Then eight requests at the same time check that each disk is free. The floor starts the same
-// nine processes, with a request that they refuse.
-func (b *bench) preStart(h helpers, disks []*loopDisk) (result, error) {
-	touch := helper.Touch(config.Reset{Socket: h.reset.Peer.Socket, Holders: h.holders.Peer.Socket}, "/sys", "")
-	ctx := context.Background()
-	var question samples
-	ours, theirs, err := alternate(b.times(100), func() error {
-		begun := time.Now()
-		err := atOnce(disks, func(d *loopDisk) error {
-			holders, err := touch.Holders(ctx, []string{d.node})
-			if err != nil && !errors.Is(err, cgroup.ErrIncomplete) { // on some machines root cannot read process 1
-				return err
-			}
-			if len(holders) > 0 {
-				return fmt.Errorf("process %d has a disk of the bench open", holders[0].PID)
-			}
-			return nil
-		})
-		question = append(question, time.Since(begun))
-		return errors.Join(err, atOnce(disks, func(d *loopDisk) error {
-			_, err := touch.Prepare(ctx, device.Target{SysPath: d.sysPath, Class: "node", Identity: d.identity()}, device.Work{})
-			return err
-		}))
-	}, func() error {
-		refused := func() []byte { return []byte("{}{}") }
-		if _, err := h.holders.Peer.Ask(ctx, refused); err != nil {
-			return err
-		}
-		return atOnce(disks, func(*loopDisk) error {
-			_, err := h.reset.Peer.Ask(ctx, refused)
-			return err
-		})
-	})
-	if err != nil {
-		return result{}, err
-	}
-	return ratio(fmt.Sprintf("PreStartContainer asks and proves %d disks, p50", len(disks)), "ms", ours.percentile(50), theirs.percentile(50), 1.5).over(ours).
-		noted("the floor starts the same processes with a request that they refuse, with a p99 of %.1f ms; the question takes %.1f ms of ours, for the processes that this machine has",
-			theirs.percentile(99), question.percentile(50)), nil
-}
-
-// atOnce calls do for all disks at the same time.
-func atOnce(disks []*loopDisk, do func(*loopDisk) error) (err error) {
-	errs := make(chan error)
-	for _, d := range disks {
-		go func() { errs <- do(d) }()
-	}
-	for range disks {
-		err = errors.Join(err, <-errs)
-	}
-	return err
 }
 
 // survey measures the speed of reading a whole disk, compared with dd.
