@@ -144,9 +144,11 @@ func (t *table) check(key string, err error) {
 	}
 }
 
-// require reports a key that is not set. The parameter wanted says what the operator should write.
+// require reports a key that is not set. The parameter wanted says what the operator should write. If the key is misspelt, merge
+// has already reported it.
 func (t *table) require(key, wanted string) {
-	if !t.has(key) && !t.notTable {
+	misspelt := func(set string) bool { return similar(set, []string{key}) != "" }
+	if !t.has(key) && !t.notTable && !slices.ContainsFunc(slices.Collect(maps.Keys(t.values)), misspelt) {
 		t.reportf(key, "is missing: %s", wanted)
 	}
 }
@@ -209,12 +211,15 @@ func (t *table) choice(key, noun string, to *string, words ...string) {
 	}
 }
 
+// maxDuration is the maximum value of a duration, a year.
+const maxDuration = 8760 * time.Hour
+
 // duration reads a positive duration.
 func (t *table) duration(key string, to *time.Duration) bool {
 	text, ok := take[string](t, key, "a duration in quotes")
 	d, err := time.ParseDuration(text)
-	if ok && (err != nil || d <= 0) {
-		t.reportf(key, "%s is not a duration above 0s", quoted(text))
+	if ok && (err != nil || d <= 0 || d > maxDuration) {
+		t.reportf(key, "%s is not a duration above 0s and at most 8760h", quoted(text))
 		return false
 	}
 	if ok {
