@@ -28,7 +28,7 @@
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
 // The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, and 403 if the client
-// is not uid 0. It is 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or
+// is not uid 0. It is 404 for an unknown device or path, 405 for another method than those below, and 409 if the state of the device does not allow the change. It is 413 or
 // 431 if the request is too large, and 502 if the kubelet does not answer. It is 503 if hardware does not answer, or if the
 // devices of a claim are being reset or erased.
 package control
@@ -196,6 +196,30 @@ func (s *Server) configuration() api.Configuration {
 	return c
 }
 
+// unknownPath turns the text of [http.ServeMux] for an unknown path or method into an answer in JSON.
+type unknownPath struct {
+	http.ResponseWriter
+	request string
+}
+
+// WriteHeader sends the answer.
+func (u unknownPath) WriteHeader(code int) {
+	refuse(u.ResponseWriter, code, fmt.Errorf("%s: unknown path or method; metalplugd(8) lists the requests", u.request))
+}
+
+// Write discards the text.
+func (u unknownPath) Write(text []byte) (int, error) { return len(text), nil }
+
+// inJSON returns a handler whose answers are in JSON even for an unknown path or method.
+func inJSON(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern == "" {
+			w = unknownPath{w, r.Method + " " + r.URL.Path}
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
 // Serve serves clients on a unix socket until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, s.routes())
@@ -210,9 +234,9 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 
 // serve serves clients on a listener until ctx ends. When ctx has ended, it disconnects all clients, because a client that
 // follows the events would keep metalplugd from stopping.
-func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
+func (s *Server) serve(ctx context.Context, l net.Listener, routes *http.ServeMux) error {
 	server := &http.Server{
-		Handler:           http.MaxBytesHandler(routes, maxBodyLen),
+		Handler:           http.MaxBytesHandler(inJSON(routes), maxBodyLen),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       answerTimeout,
 		WriteTimeout:      answerTimeout,

@@ -107,11 +107,8 @@ func (f *follower) look() (events []api.Event) {
 	}
 	events = difference(last.snapshot, f.snapshot, f.heldBy())
 	for _, name := range slices.Sorted(maps.Keys(f.standing)) {
-		switch was, is := last.standing[name].Connected, f.standing[name].Connected; {
-		case is && !was:
-			events = append(events, api.Event{Event: "connected", Resource: name})
-		case was && !is:
-			events = append(events, api.Event{Event: "disconnected", Resource: name})
+		if is := f.standing[name].Connected; is != last.standing[name].Connected {
+			events = append(events, api.Event{Event: map[bool]string{true: "connected", false: "disconnected"}[is], Resource: name})
 		}
 	}
 	switch at := f.reload.Reloaded; {

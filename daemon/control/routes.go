@@ -36,7 +36,7 @@ func readingRoutes(s *Server, mux *http.ServeMux) {
 }
 
 // routes returns the handler for all requests on the control socket.
-func (s *Server) routes() http.Handler {
+func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
 	c := claimer{s}
