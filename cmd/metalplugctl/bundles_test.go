@@ -218,8 +218,8 @@ func TestCheckOfBundles(t *testing.T) {
 			"shared", members + "\n[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2",
 			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2; write shares = 1 for the members of a bundle`,
 		},
-		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train gets no device: too few are left of amd.com/gpu; see`},
-		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train gets no device: the remaining devices are not near enough (near = "numa"); see`},
+		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train gets no device: too few are left of amd.com/gpu; to list the devices, add --explain`},
+		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train gets no device: the remaining devices are not near enough (near = "numa"); to list the devices, add --explain`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			machine, file := written(t, server([3]int{1, 1, 1}, [3]int{}, [3]int{1, 1, 1}), trainBundles+"[hardware]\nsource = \"recording:recording\"\n", members, test.now)

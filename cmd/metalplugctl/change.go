@@ -27,7 +27,6 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
 		Short: "Withhold devices from new pods, even after a reboot",
-		Args:  cobra.MinimumNArgs(1),
 	}, &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "reason to show, a `TEXT`")
 	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices")
@@ -69,7 +68,6 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
 		Short: "Make cordoned devices available again",
-		Args:  cobra.MinimumNArgs(1),
 	}, &api.Change{}, nil)
 }
 
@@ -97,7 +95,6 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	var c api.Change
 	var scrub *string
 	var yes bool
-	command.Args = cobra.ExactArgs(1)
 	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, name string) (id string, err error) {
 		c.Scrub = *scrub
 		var d api.Device

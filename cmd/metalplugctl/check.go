@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,7 +26,6 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check the configuration and its drop-ins",
-		Args:  cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().BoolVar(&explain, "explain", false, "list the devices of each resource")
 	recorded, output := recordingFlag(cmd), outputFlag(cmd)
@@ -58,15 +58,12 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		if (explain || *recorded != "") && err != nil {
 			return err
 		}
-		hint := "metalplugctl check --explain " + checked.File
-		if *recorded != "" {
-			hint += " --recording " + *recorded
-		}
 		for i, r := range c.Resources {
-			checked.review(c, r)
+			reported := ""
 			if err == nil && !r.Optional {
-				checked.compare(c, r, all[i], hint)
+				reported = checked.compare(c, r, all[i])
 			}
+			checked.review(c, r, reported)
 		}
 		if explain {
 			checked.Resources, checked.Unclaimed = all, unclaimed
@@ -106,10 +103,16 @@ func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format stri
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds warnings about valid values that are probably mistakes.
-func (f *checkedFiles) review(c config.Config, r config.Resource) {
-	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "match", r.Match)...)
-	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
+// review adds warnings about valid values that are probably mistakes, except the value of the key that has been reported.
+func (f *checkedFiles) review(c config.Config, r config.Resource, reported string) {
+	for i, patterns := range []map[string]string{r.Match, r.Exclude} {
+		for _, key := range slices.Sorted(maps.Keys(patterns)) {
+			at := []string{"match.", "exclude."}[i] + key
+			if remedy := mistake(key, patterns[key]); remedy != "" && at != reported {
+				f.warn(c, r, at, "%s = %q: %s", key, patterns[key], remedy)
+			}
+		}
+	}
 	switch {
 	case r.Serve == config.ServeDRA:
 		f.warn(c, r, "serve", "pods get devices of %s only through resource claims, which require metalplug-dra; see docs/dra.md", r.Name)
@@ -119,21 +122,19 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 }
 
 // compare adds a warning if a resource gets no usable device on this node, or if the patterns in its key exclude match no device.
-// The parameter hint is a command that shows the details.
-func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
-	switch key := cmp.Or(match.key, "match"); {
+// It returns the key that the warning is about.
+func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
+	switch key = cmp.Or(match.key, "match"); {
 	case match.idle() != "":
 		if r.Members != nil {
 			key = "members"
+			match.Unfilled += "; to list the devices, add --explain"
 		}
-		text := match.idle()
-		if !strings.HasSuffix(text, "?") { // a question such as "did you mean" needs no further explanation
-			text += "; see " + hint
-		}
-		f.warn(c, r, key, "%s gets no device: %s", r.Name, text)
+		f.warn(c, r, key, "%s gets no device: %s", r.Name, match.idle())
 	case len(r.Exclude) > 0 && !match.excludes:
 		f.warn(c, r, key, "exclude matches no device on this node, so %s gets every device that match selects: %s", r.Name, match.Unfilled)
 	}
+	return key
 }
 
 // checkedFiles is the result of checking a configuration.

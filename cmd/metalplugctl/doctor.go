@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,6 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose why pods do not get devices",
-		Args:  cobra.NoArgs,
 	}
 	file := configFlag(cmd)
 	output := outputFlag(cmd)
@@ -101,15 +101,10 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 		d := newDoctor(cmd.Context(), o, *file)
 		found := d.examine()
 		err := show(cmd.OutOrStdout(), *output, false, found, func(s *screen) { s.findings(found) })
-		switch {
-		case err != nil:
-			return err
-		case d.status == nil:
+		if err == nil && d.status == nil {
 			return errSilent
-		case slices.ContainsFunc(found, func(f finding) bool { return f.Level == levelFail }):
-			return errFound
 		}
-		return nil
+		return cmp.Or(err, foundIf(slices.ContainsFunc(found, func(f finding) bool { return f.Level == levelFail })))
 	}
 	return cmd
 }

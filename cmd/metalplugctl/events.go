@@ -24,7 +24,6 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Follow the events, one per line",
-		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -114,11 +113,15 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	case len(t.Devices) == 0 && len(t.Lost) == 0:
 		t.key = "match"
 		key, text = population(r.Class).Unmatched(r.Match)
-	case len(t.Devices) > 0 && len(r.Exclude) > 0 && !t.excludes:
+	case t.idle() == "" && len(r.Exclude) > 0 && !t.excludes:
 		t.key = "exclude"
 		key, text = population(r.Class).Unmatched(r.Exclude)
 	}
 	if t.Unfilled = text; key != "" {
+		pattern := map[string]map[string]string{"match": r.Match, "exclude": r.Exclude}[t.key][key]
+		if remedy := mistake(key, pattern); remedy != "" { // this remedy is better than a similar pattern
+			t.Unfilled = fmt.Sprintf("no device of class %s has %s = %q; %s", r.Class.Name, key, pattern, remedy)
+		}
 		t.key += "." + key
 	}
 }
@@ -147,31 +150,25 @@ var mistakes = []struct {
 	remedy  string
 }{
 	{"", regexp.MustCompile(`^$`), "an empty pattern matches nothing"},
-	{"", regexp.MustCompile(`^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `), "looks like a regular expression or a list; write a " +
+	{"", regexp.MustCompile(`^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `), "the pattern looks like a regular expression or a list; write a " +
 		"shell pattern, with * for any text, ? for one character and | without spaces between alternatives"},
-	{"DEVPATH", regexp.MustCompile(`(^|\|)/?\*+($|\|)`), "matches every device node; add a property of the intended devices"},
-	{"DEVNAME", regexp.MustCompile(`(^|\|)(/dev/?)?\*+($|\|)`), "matches every device node; write the paths of the intended nodes"},
+	{"DEVPATH", regexp.MustCompile(`(^|\|)/?\*+($|\|)`), "the pattern matches every device node; add a property of the intended devices"},
+	{"DEVNAME", regexp.MustCompile(`(^|\|)(/dev/?)?\*+($|\|)`), "the pattern matches every device node; write the paths of the intended nodes"},
 	{"DEVNAME", regexp.MustCompile(`(^|\|)[^/*?[|]`), `write the path, as in "/dev/kvm"`},
 	{"DEVNAME", regexp.MustCompile(`.`), ""}, // this pattern is not a mistake, because names of device nodes may contain dots
-	{"", regexp.MustCompile(`\.\*`), "looks like a regular expression; write * for any text"},
-	{"PCI_SLOT_NAME", regexp.MustCompile(`(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.`), `write the domain too, as in "0000:18:00.0"`},
+	{"PCI_SLOT_NAME", regexp.MustCompile(`(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.[0-7*?[]`), `write the domain too, as in "0000:18:00.0"`},
 	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
+	{"", regexp.MustCompile(`\.\*`), "the pattern looks like a regular expression; write * for any text"},
 }
 
-// mistaken returns a warning for each pattern that is probably a mistake. The patterns are those of one table in the
-// configuration.
-func mistaken(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
-	for _, key := range slices.Sorted(maps.Keys(patterns)) {
-		for _, m := range mistakes {
-			if (m.key == "" || m.key == key) && m.pattern.MatchString(patterns[key]) {
-				if m.remedy != "" {
-					warnings = append(warnings, fmt.Sprintf("%s: %q: %s", c.Where(resource, table+"."+key), patterns[key], m.remedy))
-				}
-				break
-			}
+// mistake returns the remedy for a pattern that is probably a mistake, and "" for any other pattern.
+func mistake(key, pattern string) string {
+	for _, m := range mistakes {
+		if (m.key == "" || m.key == key) && m.pattern.MatchString(pattern) {
+			return m.remedy
 		}
 	}
-	return warnings
+	return ""
 }
 
 // reason explains why pods currently cannot use a device. It returns "" if they can.

@@ -21,7 +21,6 @@ func (o *clientOptions) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the devices, their health and their pods",
-		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include hardware that is not offered, and PCI addresses")

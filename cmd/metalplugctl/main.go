@@ -48,6 +48,14 @@ var version = "unreleased"
 // errFound means that the command found a problem. The output has already shown the problem.
 var errFound = errors.New("a problem was found")
 
+// foundIf returns [errFound] if there is a problem.
+func foundIf(problem bool) error {
+	if problem {
+		return errFound
+	}
+	return nil
+}
+
 // usageError is an error in the command line.
 type usageError struct{ error }
 
@@ -92,19 +100,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), o.recordCommand(), o.topologyCommand())
 	for _, cmd := range append(root.Commands(), root) {
+		cmd.Args = checkArguments
 		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test checks that each command has a help text
 		cmd.Long, cmd.Example, _ = strings.Cut(string(text), "\nExamples:\n")
 		cmd.Example = strings.TrimRight(cmd.Example, "\n")
 	}
-	err := root.ExecuteContext(ctx)
+	root.Args = nil // for the root, this makes an unknown command an error
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !valid {
 		err = usageError{err}
 	}
-	return exitCode(err, stderr)
+	return exitCode(cmd.CommandPath(), err, stderr)
 }
 
-// exitCode prints err, unless it is nil, and returns the exit code for it.
-func exitCode(err error, stderr io.Writer) int {
+// exitCode prints an error of a command, unless the error is nil, and returns the exit code for it.
+func exitCode(command string, err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
 	var refused *api.Refused
@@ -125,11 +135,24 @@ func exitCode(err error, stderr io.Writer) int {
 		fmt.Fprintln(stderr, cleanLines(problems)) // each problem begins with the file and line
 		return exitProblem
 	case errors.As(err, &wrongUsage):
-		fmt.Fprintf(stderr, "metalplugctl: %s\nSee 'metalplugctl --help'.\n", cleanLines(err))
+		fmt.Fprintf(stderr, "metalplugctl: %s\nSee '%s --help'.\n", cleanLines(err), command)
 		return exitUsage
 	}
 	fmt.Fprintf(stderr, "metalplugctl: %s\n", cleanLines(err))
 	return exitProblem
+}
+
+// checkArguments returns an error if the number of arguments does not match the usage line of the command. In this line, brackets
+// mark an optional argument, and dots mark an argument that may be repeated.
+func checkArguments(cmd *cobra.Command, args []string) error {
+	_, name, _ := strings.Cut(cmd.Use, " ")
+	switch most := len(strings.Fields(name)); {
+	case len(args) == 0 && most > 0 && name[0] != '[':
+		return fmt.Errorf("missing argument: %s; to see all devices: metalplugctl list --all", strings.TrimSuffix(name, "..."))
+	case len(args) > most && !strings.HasSuffix(name, "..."):
+		return fmt.Errorf("unexpected argument: %q", args[most])
+	}
+	return nil
 }
 
 // checkValues returns an error if a flag has an invalid value. It also returns an error if an argument or the value of a flag is
@@ -138,7 +161,7 @@ func exitCode(err error, stderr io.Writer) int {
 // shell may pass an empty word.
 func checkValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
-		err = usage("an argument is empty")
+		err = usage("empty argument: a variable in the command may be unset")
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		value, values := f.Value.String(), f.Annotations[fixed]

@@ -35,7 +35,7 @@ func TestUsage(t *testing.T) {
 		{"version", []string{"--version"}, exitOK, "unreleased"},
 		{"unknown command", []string{"nonsense"}, exitUsage, "nonsense"},
 		{"unknown flag", []string{"preview", "--nonsense"}, exitUsage, "nonsense"},
-		{"argument", []string{"preview", "now"}, exitUsage, `"now"`},
+		{"argument", []string{"preview", "now"}, exitUsage, `unexpected argument: "now"`},
 		{"output", []string{"preview", "-o", "xml"}, exitUsage, `invalid --output "xml": must be table or json`},
 		{"log level", []string{"preview", "--log-level", "loud"}, exitUsage, `"loud"`},
 		{"no number", []string{"preview", "--allocate", "nvidia.com/gpu=two"}, exitUsage, `"two"`},
@@ -47,9 +47,12 @@ func TestUsage(t *testing.T) {
 		{"empty recording", []string{"preview", "--recording", ""}, exitUsage, "--recording is empty: "},
 		{"empty scrub", []string{"reset", "x", "--yes", "--scrub", ""}, exitUsage, "--scrub is empty: "},
 		{"empty socket", []string{"status", "--socket="}, exitUsage, "--socket is empty: "},
-		{"empty configuration", []string{"check", ""}, exitUsage, "an argument is empty"},
+		{"empty configuration", []string{"check", ""}, exitUsage, "empty argument: "},
 		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},
-		{"two configurations", []string{"check", "a", "b"}, exitUsage, "accepts at most 1 arg(s)"},
+		{"two configurations", []string{"check", "a", "b"}, exitUsage, "metalplugctl: unexpected argument: \"b\"\nSee 'metalplugctl check --help'.\n"},
+		{"no value", []string{"list", "--socket"}, exitUsage, "metalplugctl: flag needs an argument: --socket\nSee 'metalplugctl list --help'.\n"},
+		{"no device", []string{"reset"}, exitUsage, "metalplugctl: missing argument: NAME; to see all devices: metalplugctl list --all\nSee 'metalplugctl reset --help'.\n"},
+		{"no devices", []string{"cordon"}, exitUsage, "metalplugctl: missing argument: NAME; "},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -46,7 +46,6 @@ func previewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview",
 		Short: "Show what a machine would offer to the kubelet",
-		Args:  cobra.NoArgs,
 	}
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")

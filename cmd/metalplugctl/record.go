@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -23,11 +22,11 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record",
 		Short: "Record this machine's hardware for a bug report",
-		Args:  cobra.NoArgs,
 	}
 	file := configFlag(cmd)
 	archive := textFlag(cmd, "bundle", "", "", "write a complete report to `FILE`, a .tar.gz")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
+	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
 		if err != nil && *archive == "" { // with --bundle, the command still writes the report, which may be about these errors
@@ -48,28 +47,26 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 		}
 		r := &recording.Recorder{Tree: sysfsOf(c), Serials: serials}
 		if *archive == "" {
-			return record(cmd.OutOrStdout(), r, c, devices)
+			text := record(r, c, devices)
+			return show(cmd.OutOrStdout(), *output, false, map[string]string{"recording": text}, func(s *screen) { s.WriteString(text) })
 		}
 		b := bugReport{recorder: r}
 		b.collect(cmd.Context(), o, *file, c, devices)
 		if err := b.write(*archive); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: read it before you send it\n", *archive)
-		return err
+		return show(cmd.OutOrStdout(), *output, false, map[string]string{"bundle": *archive}, func(s *screen) {
+			s.line("", "", *archive+": read it before you send it")
+		})
 	}
 	return cmd
 }
 
-// record writes the devices that metalplugd needs to build its device list.
-func record(out io.Writer, r *recording.Recorder, c config.Config, devices []udev.Device) error {
-	masked := "Serial numbers were replaced."
-	if r.Serials {
-		masked = "Serial numbers were kept."
-	}
+// record returns a recording of the devices that metalplugd needs to build its device list.
+func record(r *recording.Recorder, c config.Config, devices []udev.Device) string {
+	serials := map[bool]string{true: "kept", false: "replaced"}[r.Serials]
 	text := r.Record(relevant(&device.Host{Tree: r.Tree}, c.Rules(), devices))
-	_, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n%s", version, masked, text)
-	return err
+	return fmt.Sprintf("# Recorded by metalplugctl %s. Serial numbers were %s.\n\n%s", version, serials, text)
 }
 
 // extraSubsystems lists subsystems that device classes read, in addition to the subsystems of their own devices.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"path/filepath"
 	"reflect"
@@ -32,12 +31,8 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 			c.Paths.Sysfs, c.Paths.Dev, c.Paths.Proc = filepath.Join(root, "sys"), filepath.Join(root, "dev"), filepath.Join(root, "proc")
 			want := previewed(t, string(b.Text))
 			for _, serials := range []bool{true, false} {
-				var text bytes.Buffer
 				r := &recording.Recorder{Tree: sysfsOf(c), Serials: serials}
-				if err := record(&text, r, c, parsed.Devices()); err != nil {
-					t.Fatal(err)
-				}
-				got := previewed(t, text.String())
+				got := previewed(t, record(r, c, parsed.Devices()))
 				if serials && !reflect.DeepEqual(got, want) {
 					t.Errorf("recorded %+v\nwant %+v", got, want)
 				}
@@ -76,5 +71,13 @@ func TestRecordThisMachine(t *testing.T) {
 	}
 	if _, err := recording.Parse([]byte(stdout)); err != nil {
 		t.Error(err)
+	}
+	code, answer, stderr := ctl(t, "record", "--config", "/dev/null", "-o", "json")
+	var got struct{ Recording string }
+	if err := json.Unmarshal([]byte(answer), &got); code != exitOK || err != nil {
+		t.Fatalf("exit %d: %v, %s", code, err, stderr)
+	}
+	if _, err := recording.Parse([]byte(got.Recording)); err != nil || !strings.HasPrefix(got.Recording, "# Recorded by metalplugctl") {
+		t.Errorf("%v in %.100s", err, got.Recording)
 	}
 }

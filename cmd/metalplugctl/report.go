@@ -48,9 +48,7 @@ func (b *bugReport) add(name string, text []byte, err error) {
 // collect adds the recording, the configuration, metalplugd's answers, the doctor's findings, the journal of the units,
 // and version numbers.
 func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, c config.Config, devices []udev.Device) {
-	var text bytes.Buffer
-	err := record(&text, b.recorder, c, devices)
-	b.add("machine.umockdev", text.Bytes(), err)
+	b.add("machine.umockdev", []byte(record(b.recorder, c, devices)), nil)
 	// There are no files if the configuration file is missing or has errors.
 	if len(c.Files) == 0 {
 		c.Files = []string{file}

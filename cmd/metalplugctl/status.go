@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -17,20 +18,14 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon and its resources",
-		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var status api.Status
-		err := o.client().Get(cmd.Context(), "/v1/status", &status)
-		if err != nil {
+		if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 			return err
 		}
-		err = show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.status(status, time.Now()) })
-		if err == nil && !allWell(status) {
-			err = errFound
-		}
-		return err
+		return cmp.Or(show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.status(status, time.Now()) }), foundIf(!allWell(status)))
 	}
 	return cmd
 }

@@ -19,7 +19,6 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
 		Short: "Show the PCI tree and the distances of devices",
-		Args:  cobra.NoArgs,
 	}
 	recorded, file := recordingFlag(cmd), configFlag(cmd)
 	output := outputFlag(cmd, "svg")

@@ -19,7 +19,6 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show the list of devices live",
-		Args:  cobra.NoArgs,
 	}
 	output, once := outputFlag(cmd), onceFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

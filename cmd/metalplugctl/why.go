@@ -21,7 +21,6 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
 		Short:             "Explain why a device is offered or not",
-		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.deviceIDs,
 	}
 	output := outputFlag(cmd)
@@ -31,10 +30,7 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 			return err
 		}
 		err := show(cmd.OutOrStdout(), *output, false, answer, func(s *screen) { s.answer(answer) })
-		if err == nil && slices.ContainsFunc(answer.Found, isUnavailable) {
-			err = errFound
-		}
-		return err
+		return cmp.Or(err, foundIf(slices.ContainsFunc(answer.Found, isUnavailable)))
 	}
 	return cmd
 }
