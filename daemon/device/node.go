@@ -64,6 +64,8 @@ func forbidden(u udev.Device) error {
 	switch {
 	case u.DevType == "partition" && strings.HasPrefix(name, "nvme"):
 		return excludedf("the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)")
+	case u.Subsystem == "usb" && strings.Contains(u.Properties.Value("ID_USB_INTERFACES"), ":08"): // the class of mass storage
+		return excludedf("%s bypasses the checks of its disk: offer the disk itself", u.DevNode)
 	case u.Subsystem == "nvme", u.Subsystem == "nvme-generic":
 		return excludedf("%s bypasses the namespace checks: offer the namespaces with class nvme", u.DevNode)
 	case u.Subsystem == "platform" && strings.HasPrefix(name, "dfl-fme"):
@@ -111,13 +113,10 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 		case !whole:
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
-		reasons = append(reasons, inUse(h, disk))
-		if disk.SysPath != u.SysPath { // here, udev's information about the content of the disk is missing
-			reasons = append(reasons, byNamef("another path to %s: match it by DEVNAME to offer it anyway", path.Base(disk.SysPath)))
+		if reasons = append(reasons, inUse(h, disk)); !whole { // metalplug-reset reads and locks only whole disks
+			reasons = append(reasons, byNamef("%w: metalplug does not read it: match the whole disk, or match this node by DEVNAME "+
+				"and set allow_in_use = true", ErrUnproven))
 		}
-	}
-	if u.DevType == "partition" {
-		reasons = append(reasons, byNamef("a partition: match it by DEVNAME to offer it anyway"))
 	}
 	return joinErrors(reasons...)
 }

@@ -62,18 +62,24 @@ func TestNode(t *testing.T) {
 		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: it holds data: partitions (sda1)\n" + diskNode},
 		{name: "the other way to it", recording: "node-disk", rules: node("/dev/sg0"), want: `
 			node-sg0
-			  held back: it holds data: partitions (sda1); offered only if a rule names it: another path to sda: match it by DEVNAME to offer it anyway
+			  held back: it holds data: partitions (sda1); offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
 		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0
-			  held back: offered only if a rule names it: another path to sda: match it by DEVNAME to offer it anyway
+			  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
 		{name: "the other way to it, by name, while nothing is on it", recording: "node-disk", rules: node("/dev/sg0"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0
+			  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
+			  /dev/sg0`},
+		{name: "the other way to it, by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sg0")), want: `
+			node-sg0
 			  /dev/sg0`},
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
-			"  held back: offered only if a rule names it: a partition: match it by DEVNAME to offer it anyway\n" + partNode},
-		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + partNode},
+			"  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		{name: "partition by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1")), want: part + partNode},
+		{name: "partition by a pattern, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1*")), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sda1")), want: part +
 			"  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"\n" + partNode},
 		{name: "another way to a disk, of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sg0")), want: `
@@ -82,15 +88,20 @@ func TestNode(t *testing.T) {
 			  /dev/sg0`},
 		{name: "partition by name, mounted", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=22 1 8:1 / /srv rw - ext4 /dev/sda1 rw\n`,
-		}, want: part + "  held back: in use: sda1 is mounted on /srv; offered only if a rule names it: a partition: match it by DEVNAME to offer it anyway\n" + partNode},
+		}, want: part + "  held back: in use: sda1 is mounted on /srv; offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of a disk with a holder", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"A: size=7814037168", "A: holders/md127/x=\nA: size=7814037168",
-		}, want: part + "  held back: in use: sda is part of md127; offered only if a rule names it: a partition: match it by DEVNAME to offer it anyway\n" + partNode},
+		}, want: part + "  held back: in use: sda is part of md127; offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of NVMe", recording: "nvme-root", rules: node("/dev/nvme0n1p1"), want: `
 			nvme-eui.01000000010000005cd2e4a1b2c35551 "INTEL SSDPE2KX010T8"
 			  held back: no resource of class nvme is configured
 			(nvme0n1p1)
 			  held back: not for containers: the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)`},
+		{name: "USB stick by its USB node", recording: "group-camera", rules: node("/dev/bus/usb/001/009"), edits: []string{
+			"A: devpath=9.4", "E: ID_USB_INTERFACES=:080650:\nA: devpath=9.4",
+		}, want: `
+			(1-9.4)
+			  held back: not for containers: /dev/bus/usb/001/009 bypasses the checks of its disk: offer the disk itself`},
 		{name: "NVMe controller", recording: "nvme", rules: node("/dev/nvme2"), want: `
 			(nvme2)
 			  held back: not for containers: /dev/nvme2 bypasses the namespace checks: offer the namespaces with class nvme
@@ -403,6 +414,14 @@ func TestNodeByID(t *testing.T) {
 func erasing(rules []device.Rule) []device.Rule {
 	for i := range rules {
 		rules[i].Scrub = "zero"
+	}
+	return rules
+}
+
+// shared sets allow_in_use in rules.
+func shared(rules []device.Rule) []device.Rule {
+	for i := range rules {
+		rules[i].AllowInUse = true
 	}
 	return rules
 }

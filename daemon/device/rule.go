@@ -144,9 +144,10 @@ func matchesPattern(key, pattern, value string) bool {
 }
 
 // overrule returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule that allows devices in use
-// overrules [ErrInUse] and [ErrData]. A rule that names a device exactly overrules [ErrByName].
+// overrules [ErrInUse], [ErrData] and [ErrUnproven]. A rule that names a device exactly overrules [ErrByName].
 func (r *Rule) overrule(err error) error {
-	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
+	inUse := errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrUnproven)
+	byName := errors.Is(err, ErrByName)
 	switch {
 	case !inUse && !byName, errors.Is(err, ErrExcluded), errors.Is(err, ErrIncomplete):
 		return err
