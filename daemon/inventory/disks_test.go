@@ -38,8 +38,8 @@ L: device=../../../0:0:0:0
 
 `
 
-// TestBothNodesOfADiskAreUsed checks that a mount or holder of a disk counts for both of its nodes.
-func TestBothNodesOfADiskAreUsed(t *testing.T) {
+// TestDiskInUse checks that a mount or loop device makes a disk Unhealthy, and that the disk's other node is not offered.
+func TestDiskInUse(t *testing.T) {
 	m := udevtest.New(t, scsiDisk)
 	r := start(t, m, "", func(o *inventory.Options) {
 		o.Rules = []device.Rule{
@@ -50,7 +50,7 @@ func TestBothNodesOfADiskAreUsed(t *testing.T) {
 	healthy := func(want bool) func(*inventory.Snapshot) bool {
 		return func(s *inventory.Snapshot) bool {
 			sg, sd := s.Offer("t/sg").Devices, s.Offer("t/sd").Devices
-			return len(sg) == 1 && len(sd) == 1 && sg[0].Healthy == want && sd[0].Healthy == want
+			return len(sg) == 0 && len(sd) == 1 && sd[0].Healthy == want
 		}
 	}
 	r.until("offered", healthy(true))
