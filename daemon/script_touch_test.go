@@ -54,11 +54,7 @@ func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.R
 	}
 	h.probed++
 	content := h.content[path.Base(t.SysPath)]
-	reading := device.Report{Content: content, Size: diskSize}
-	if content != "" {
-		reading.Fingerprint = "5eed:" + content
-	}
-	return reading, nil
+	return device.Report{Content: content, Fingerprint: "5eed:" + content, Size: diskSize}, nil
 }
 
 // survey also finds data that probes do not find.

@@ -41,8 +41,11 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	reading, err := t.Probe(ctx, target, false)
-	if errors.Is(err, ErrInUse) {
+	switch {
+	case errors.Is(err, ErrInUse):
 		return "", err
+	case reading.Content == "":
+		return "", nil
 	}
 	return reading.Fingerprint, nil
 }
@@ -149,7 +152,7 @@ type Report struct {
 	// Content describes the data on the disk in words, for example "ext4". It is empty for a blank disk.
 	Content string `json:"content,omitempty"`
 	// Fingerprint identifies the content. If a later probe has this fingerprint in its [Target], its report contains a
-	// fingerprint that can be compared with this one. Fingerprint is empty if the disk is blank or was not read.
+	// fingerprint that can be compared with this one. Fingerprint is empty if the disk was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Claimed means that the kernel refuses an exclusive open, although nothing else shows that the disk is in use. Only a probe
 	// sets this field.

@@ -97,7 +97,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
 		return
 	}
-	if e.content.Fingerprint != "" && e.content.Fingerprint != s.Asked && e.content.Blank == s.Blank {
+	if e.content.Fingerprint != "" && e.content.Fingerprint != s.Asked {
 		return // the probe began before the fingerprint was known, so it read other blocks of the disk
 	}
 	e.seenContent = found

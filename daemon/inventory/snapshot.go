@@ -31,10 +31,9 @@ type Status struct {
 	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused. If there is no such proof yet, it shows how much of the disk was read so far.
-	Evidence  evidence.Evidence
-	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
-	LeftBlank bool    // whether an inspection found the disk empty after its tenant had ended
-	Written   *uint64 // see [device.Target.Written]
+	Evidence evidence.Evidence
+	Moved    bool    // whether the device's pod got node paths that no longer belong to the device
+	Written  *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
 	Blocked     string       // why the disk cannot be adopted, for example because the host uses it, or empty

@@ -136,11 +136,11 @@ func (l *loop) restore() {
 }
 
 // outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
-// identity, because another disk may have taken over its name or location. A fingerprint of the content is required, because
-// another machine may have used the disk. If a pod could write to the disk until the boot, there is no fingerprint. In that case,
+// identity, because another disk may have taken over its name or location. A fingerprint of data is required, because another
+// machine may have used the disk, and may have written to a blank disk where no fingerprint shows it. If a pod could write to the disk until the boot, there is no fingerprint. In that case,
 // only the same pod may start a container with the disk after the boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
-	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
+	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Blank && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }
 
 // saveLater saves the state after a short pause. The saved state includes changes that are made during the pause.

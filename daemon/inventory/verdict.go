@@ -90,7 +90,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Fingerprint, s.LeftBlank, s.Moved = e.content.Fingerprint, e.content.Blank, e.lease.Held() && e.moved()
+	s.Fingerprint, s.Moved = e.content.Fingerprint, e.lease.Held() && e.moved()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
 	}

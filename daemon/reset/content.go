@@ -264,7 +264,7 @@ func (s *surface) readable() error {
 
 func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d", at) }
 
-// fingerprint returns the seed and a hash of all blocks that were read and are not blank.
+// fingerprint returns the seed and a hash of all blocks that were read and are not blank. For a blank disk, the hash is zero.
 func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
@@ -273,7 +273,11 @@ func (s *surface) fingerprint() string {
 			sum.Write(b)
 		}
 	}
-	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
+	hash := sum.Sum(nil)[:16]
+	if s.content() == "" {
+		clear(hash)
+	}
+	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(hash)
 }
 
 // dataBlocks yields the blocks that contain data, in order. On a disk whose unwritten blocks contain 00, a block of ff counts as

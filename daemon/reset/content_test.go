@@ -202,9 +202,12 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("%s has the fingerprint %s", name, sum)
 		}
 	}
-	blank := surfaceFrom(t, size, nil).fingerprint()
-	if sum := surfaceFrom(t, size, map[int64]string{8192: strings.Repeat("\xff", 4096)}).fingerprint(); sum != blank {
-		t.Errorf("blocks that were never written make a difference: %s, %s", sum, blank)
+	blank, ones := surfaceFrom(t, size, nil).fingerprint(), strings.Repeat("\xff", 4096)
+	if sum, other := surfaceFrom(t, size, map[int64]string{0: "x"}).fingerprint(), surfaceFrom(t, size, map[int64]string{0: "x", 8192: ones}).fingerprint(); sum != other {
+		t.Errorf("blocks that were never written make a difference: %s, %s", sum, other)
+	}
+	if sum := surfaceFrom(t, size, map[int64]string{8192: ones}).fingerprint(); sum == blank {
+		t.Errorf("a disk with a block of ff has the fingerprint of a blank disk")
 	}
 	if sum := seededFrom(t, size, seed{1}, nil).fingerprint(); sum == blank {
 		t.Error("another seed gives the same fingerprint")

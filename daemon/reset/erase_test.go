@@ -126,6 +126,30 @@ func TestErasureOfBlocks(t *testing.T) {
 	}
 }
 
+// TestErasureOfSparseData checks that an erasure reads the blocks that a probe read when the pod ended. If the probe missed the
+// pod's data, the data is erased. If a block that was blank contains data, the disk is not erased.
+func TestErasureOfSparseData(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.bigger()
+	r := eraseOf0("zero")
+	r.Fingerprint = printOf0(m)
+	probed := places(int64(len(n.data)), seedIn(r.Fingerprint))
+	for at := int64(edgeSize); at < lastFrom(int64(len(n.data))); at += blockSize {
+		if !slices.Contains(probed, at) {
+			n.data[at] = 1
+		}
+	}
+	n.data[probed[7]] = 1
+	if got := m.full(r); got.Result != Foreign || !strings.Contains(got.Detail, fmt.Sprint("unknown data at byte ", probed[7])) {
+		t.Errorf("answer is %+v", got)
+	}
+	m.untouched()
+	n.data[probed[7]] = 0
+	if got := m.full(r); got.Result != OK || !got.Erased || !n.blank() {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
 // TestErasureIsRefused checks that a refused request writes nothing and opens nothing for writing.
 func TestErasureIsRefused(t *testing.T) {
 	for _, c := range []struct {

@@ -125,17 +125,18 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 }
 
 // checkContent returns an error if the disk contains data that the request does not allow. No data is allowed if the disk must
-// be blank. Data that changed after the operator adopted it, or after the last pod used the disk, is not allowed either. A known
+// be blank, or if the last pod left it blank. Data that changed after the operator adopted it, or after the last pod used the disk, is not allowed either. A known
 // signature forbids an erasure, unless the operator ordered the erasure.
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
-	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
+	blank := t.Fingerprint == Blank || strings.HasSuffix(t.Fingerprint, ":"+strings.Repeat("0", 32))
+	if content == "" && len(c.Partitions(c.sysPath)) > 0 && blank {
 		content = knownPartitions
 	}
 	other, holds := t.Fingerprint != "" && t.Fingerprint != print, ""
 	switch {
 	case content == "":
-	case t.Fingerprint == Blank:
+	case blank:
 		holds = content + "; if the data is not needed, erase it manually: " + byHand
 	case t.ByHand && other:
 		holds = content + ", which was written after its adoption; if the data is not needed, adopt it again: metalplugctl adopt ID"

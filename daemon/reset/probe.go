@@ -78,9 +78,7 @@ func (t *task) readContentOnce(ctx context.Context, c *claim) error {
 	if err := s.readable(); err != nil {
 		return err
 	}
-	if a.Content = s.content(); a.Content != "" {
-		a.Fingerprint = s.fingerprint()
-	} else if len(c.Partitions(c.sysPath)) > 0 {
+	if a.Content, a.Fingerprint = s.content(), s.fingerprint(); a.Content == "" && len(c.Partitions(c.sysPath)) > 0 {
 		a.Content = knownPartitions
 	}
 	return nil

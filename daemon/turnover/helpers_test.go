@@ -82,9 +82,6 @@ func (h *helpers) contentOf(name string) string {
 }
 
 func fingerprint(content string) string {
-	if content == "" {
-		return ""
-	}
 	sum := fnv.New64a()
 	sum.Write([]byte(content))
 	return fmt.Sprintf("5eed:%x", sum.Sum64())
@@ -111,8 +108,11 @@ func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r devi
 		return r, nil
 	}
 	r.Content, r.Fingerprint, r.Size = h.content[name], fingerprint(h.content[name]), h.size
-	if h.answers[name] == "anonymous" {
+	switch {
+	case h.answers[name] == "anonymous":
 		r.Fingerprint = ""
+	case h.answers[name] == "sparse" && t.Fingerprint == "": // a new seed finds the data
+		r.Content, r.Fingerprint = "sparse data", fingerprint("sparse data")
 	}
 	if r.Claimed = h.answers[name] == "claimed"; r.Claimed && t.Offered {
 		return r, fmt.Errorf("%w: cannot be opened exclusively", device.ErrInUse)
@@ -160,7 +160,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 		return foreign
 	case w.Resource == "":
 		return fmt.Errorf("%w: the name of the resource is missing", turnover.ErrUnfit)
-	case w.Blank && content != "":
+	case w.Blank && (content != "" || h.answers[path.Base(t.SysPath)] == "sparse"):
 		return foreign
 	case len(t.Identity) == 0:
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)

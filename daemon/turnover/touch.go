@@ -27,8 +27,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 		}
 	}
 	if todo.Erase {
-		// If the tenant left the disk blank, the helper must check that it is still blank.
-		w.Scrub, w.Blank = j.policy.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand
+		w.Scrub = j.policy.Reset.Scrub
 		methods = append(methods, w.Scrub)
 	}
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
