@@ -34,6 +34,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,9 +109,9 @@ type Server struct {
 	mu       sync.Mutex
 	changed  chan struct{}     // closed and replaced after a change that no snapshot shows
 	reload   api.Configuration // result of the last reload
-	holders  map[string][]api.Pod
-	refusals []api.Refusal // latest refusals, oldest first
+	refusals []api.Refusal     // latest refusals, oldest first
 
+	holders atomic.Pointer[map[string][]api.Pod]
 	counted recent // the kubelet's device IDs by resource
 }
 
@@ -153,17 +154,11 @@ func (s *Server) Reloaded(pending []string, err error) {
 
 // SetHolders records which pods hold each device. The keys of the map by are device IDs. The caller must not modify this map
 // afterwards.
-func (s *Server) SetHolders(by map[string][]api.Pod) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.holders = by
-}
+func (s *Server) SetHolders(by map[string][]api.Pod) { s.holders.Store(&by) }
 
 // heldBy returns the pods that hold each device. The map is never modified.
 func (s *Server) heldBy() map[string][]api.Pod {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.holders
+	return *cmp.Or(s.holders.Load(), new(map[string][]api.Pod))
 }
 
 // maxRefusals is the maximum number of refusals that are recorded.

@@ -145,12 +145,7 @@ func (n *Inspector) hint(e udev.Event) {
 // mayBeSubject reports whether the device d may be a subject. If this depends on the content of sysfs, mayBeSubject returns
 // true, and the inspection decides.
 func (n *Inspector) mayBeSubject(d udev.Device) bool {
-	for _, c := range device.Classes {
-		if c.Selects(d) {
-			return true
-		}
-	}
-	return d.DevNode != "" && n.wanted(&device.Generic)
+	return slices.ContainsFunc(device.Classes, func(c *device.Class) bool { return c.Selects(d) }) || d.DevNode != "" && n.wanted(&device.Generic)
 }
 
 func (n *Inspector) add(d udev.Device) {

@@ -238,7 +238,7 @@ func (c *conflict) setHeld(shows string) {
 // The result is the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
-	if c.asked.Swap(false) && e.streams.open() {
+	if c.asked.Swap(false) && e.streams.client() != nil {
 		e.Parked.drop(e.Resource.Name)
 		c.forget()
 		c.notHeld()
@@ -288,7 +288,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 // leftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
 // Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
 func (c *conflict) leftover(live []int) bool {
-	open := c.e.streams.open() || c.e.Parked.has(c.e.Resource.Name)
+	open := c.e.streams.client() != nil || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
 }
 
@@ -311,7 +311,7 @@ func (c *conflict) notHeld() {
 // unpark closes the endpoint's stream and the parked connection of an earlier endpoint. It returns how long to wait until the
 // kubelet has processed the end of these connections, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
-	open := c.e.streams.open()
+	open := c.e.streams.client() != nil
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {
 		return 0
 	}

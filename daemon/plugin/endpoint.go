@@ -113,7 +113,7 @@ type Endpoint struct {
 // Status returns the registration state of the endpoint.
 func (e *Endpoint) Status() api.Standing {
 	s := e.lastStatus()
-	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
+	if s.Connected = s.Held == "" && e.streams.client() != nil; s.Connected {
 		s.Complaint = "" // a complaint about one kubelet does not apply to the next one
 	}
 	return s
@@ -208,9 +208,9 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	}
 	opened, _, _ := e.streams.lastStream()
 	switch {
-	case e.streams.open() && kubelet == e.kubelet.registered:
+	case e.streams.client() != nil && kubelet == e.kubelet.registered:
 		return e.conflict.compare(ctx, kubelet)
-	case e.streams.open():
+	case e.streams.client() != nil:
 		return e.replaced(kubelet)
 	case kubelet == e.kubelet.registered && !opened:
 		if wait := streamLimit - time.Since(e.kubelet.at); wait > 0 {

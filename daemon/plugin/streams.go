@@ -101,18 +101,6 @@ func (s *streams) remove(st *stream) {
 	liveness.Poke(s.changed)
 }
 
-// open reports whether the kubelet has an open stream.
-func (s *streams) open() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for st := range s.live {
-		if st.client == s.kubelet {
-			return true
-		}
-	}
-	return false
-}
-
 // lastStream reports whether the kubelet has opened a stream since the endpoint began to register. It also returns when the
 // last stream ended, and how long that stream was open.
 func (s *streams) lastStream() (any bool, ended time.Time, lived time.Duration) {
@@ -157,12 +145,14 @@ func (s *streams) lastSent() sentList {
 
 // client returns the kubelet as a client if it has an open stream, and nil otherwise.
 func (s *streams) client() *clients.Client {
-	if !s.open() {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.kubelet
+	for st := range s.live {
+		if st.client == s.kubelet {
+			return s.kubelet
+		}
+	}
+	return nil
 }
 
 // closeAll ends all streams.
