@@ -132,8 +132,20 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 // prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is on
 // disk. The work may begin before the state is on disk, because after a crash, metalplugd can do the same work again.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) (err error) {
-	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
-		return err
+	for limit := time.After(claimLimit); ; {
+		_, changed := c.inventory.Snapshot()
+		if err = c.inventory.Claim(ctx, claim, ids); err == nil {
+			break
+		} else if !errors.Is(err, inventory.ErrClearing) {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return fmt.Errorf("%w: %w", control.ErrWorking, err)
+		case <-ctx.Done():
+			return err
+		}
 	}
 	todo := make(map[string][]*inventory.Status)
 	for _, id := range ids {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -112,6 +113,22 @@ func (s *story) claimNodes(words []string) error {
 func (s *story) prepareFails(words []string) error {
 	_, err := s.prepareOnce(words[:2], false)
 	return fails(err, words[2:])
+}
+
+// prepareWaits prepares a claim with one request. The request must wait for the work that slowWork delays, and then succeed.
+func (s *story) prepareWaits(words []string) error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.prepareOnce(words, false)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return fmt.Errorf("it did not wait: %w", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	close(s.helpers.slow)
+	return <-done
 }
 
 // adminFails does the same as prepareFails for the claim of an administrator.

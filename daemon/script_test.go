@@ -110,6 +110,7 @@ func (s *story) do(words []string) error {
 		"release":              s.release,
 		"with-pods":            s.withPods,
 		"lose-state":           s.loseState,
+		"full":                 s.full,            // simulates that the disk with the state directory is full
 		"why":                  s.why,             // why ID TEXT... expects the text in one of the reasons
 		"why-opens-nothing":    s.whyOpensNothing, // why-opens-nothing ID TEXT... expects the same of a disk that a pod holds
 		"held":                 s.held,            // held NAME waits until the daemon knows which pod holds it
@@ -144,6 +145,8 @@ func (s *story) do(words []string) error {
 		"allocate-at-last":     s.allocateAtLast,
 		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
 		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME TEXT...
+		"prepare-waits":        s.prepareWaits, // prepare-waits CLAIM NAME... prepares devices once slow-work has ended
+		"slow-work":            s.slowWork,     // slow-work delays resets and erasures until prepare-waits
 		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
 		"admin-fails":          s.adminFails,   // admin-fails CLAIM NAME TEXT...
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
@@ -397,6 +400,8 @@ func (s *story) withPods([]string) error {
 
 // loseState removes the state of the daemon.
 func (s *story) loseState([]string) error { return os.Remove(s.path("state/state.json")) }
+
+func (s *story) full([]string) error { return os.MkdirAll(s.path("state/state.json.new/full"), 0o755) }
 
 func (s *story) kubeletStop() {
 	if s.kubelet != nil {

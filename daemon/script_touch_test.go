@@ -30,6 +30,7 @@ type helpers struct {
 	read    map[string]int    // number of full reads by disk
 	probed  int               // number of probes that opened a disk
 	changed chan struct{}     // closed and replaced after each request
+	slow    chan struct{}     // delays resets and erasures until it is closed, or nil
 }
 
 func newHelpers() *helpers {
@@ -69,7 +70,17 @@ func (h *helpers) survey(_ context.Context, t device.Target, from int64) (device
 	return device.Report{Read: diskSize, Size: diskSize}, nil
 }
 
-func (h *helpers) prepare(_ context.Context, t device.Target, w device.Work) (device.Report, error) {
+func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (device.Report, error) {
+	h.mu.Lock()
+	slow := h.slow
+	h.mu.Unlock()
+	if slow != nil {
+		select {
+		case <-slow:
+		case <-ctx.Done():
+			return device.Report{}, ctx.Err()
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	name := path.Base(t.SysPath)
@@ -109,6 +120,14 @@ func (h *helpers) holders(_ context.Context, nodes []string) ([]device.Holder, e
 		all = append(all, device.Holder{PodUID: h.unread, Unread: "process 7: it has too many descriptors"})
 	}
 	return all, nil
+}
+
+// slowWork delays resets and erasures from now on.
+func (s *story) slowWork([]string) error {
+	s.helpers.mu.Lock()
+	defer s.helpers.mu.Unlock()
+	s.helpers.slow = make(chan struct{})
+	return nil
 }
 
 // useHelpers gives the story helpers, as on a machine with real devices.

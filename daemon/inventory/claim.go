@@ -11,15 +11,20 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // ErrHeld means that another tenant holds the device.
 var ErrHeld = errors.New("it is held")
 
+// ErrClearing means that metalplug resets or erases the device after its last tenant.
+var ErrClearing = errors.New(verdict.BeingCleared)
+
 // Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
 // already have some of the devices. All other devices in the call must be healthy and belong to a resource that is served through
 // DRA. Each of them must be free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice],
-// [ErrHeld], or describes why a device is unsuitable. After an error, the claim has only the devices that it had before.
+// [ErrHeld], [ErrClearing], or describes why a device is unsuitable. After an error, the claim has only the devices that it had
+// before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	return i.ask(ctx, func(l *loop) error {
 		for _, id := range ids {
@@ -59,6 +64,8 @@ func (l *loop) claimable(id, claim string) error {
 		return fmt.Errorf("%w by a pod", ErrHeld)
 	case rule == nil || rule.Claims == 0:
 		return errors.New(`DRA does not serve its resource; write serve = "dra"`)
+	case s.Reason == verdict.BeingCleared:
+		return ErrClearing
 	case !s.Healthy, s.Barred != "" && len(others) == 0: // a device is cleaned up only after its last claim has ended
 		return fmt.Errorf("unhealthy: %s", cmp.Or(s.Reason, s.Barred))
 	}
@@ -68,7 +75,7 @@ func (l *loop) claimable(id, claim string) error {
 // Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. It
 // returns no error if the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
-	if err := i.ask(ctx, func(l *loop) error {
+	return cmp.Or(i.ask(ctx, func(l *loop) error {
 		for _, e := range l.entries {
 			if e.Claims.Has(uid) {
 				// The lease of a shared device ends only when its last claim is released.
@@ -79,8 +86,5 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 			}
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	return i.Kept(ctx)
+	}), i.Kept(ctx))
 }

@@ -198,6 +198,8 @@ func (s *Store) write(encode func() ([]byte, error)) error {
 		s.onDisk = [sha256.Size]byte{}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
+	default:
+		err = fmt.Errorf("%w: metalplugd cannot save its state; free space, or make paths.state writable", err)
 	}
 	return err
 }

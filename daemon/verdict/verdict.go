@@ -72,8 +72,8 @@ var (
 // lastPodEnded explains why a disk is not offered if metalplug has neither erased nor read it since its last pod ended.
 const lastPodEnded = "its last pod has just ended"
 
-// beingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
-const beingCleared = "being cleared after its last pod"
+// BeingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
+const BeingCleared = "being cleared after its last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased, and it ignores that the
 // device is in use if a tenant holds it. If a device must be cleared, it enters the list of its own resource before it can
@@ -175,7 +175,7 @@ func (f *Facts) pendingReason() string {
 	case f.Uncleared() && f.Cordon != "":
 		return "to be cleared after its last pod, once it is uncordoned"
 	case f.Uncleared():
-		return beingCleared
+		return BeingCleared
 	case f.Lease.Used && f.Evident() && !f.Spared():
 		return fmt.Sprintf("%v: %s", device.ErrUnproven, lastPodEnded)
 	case f.Init() != "":
@@ -202,7 +202,7 @@ func (f *Facts) Verdict() Verdict {
 	}
 	switch {
 	case f.Uncleared():
-		v.Barred = beingCleared
+		v.Barred = BeingCleared
 	case !f.erasable():
 		v.Barred = v.Reserved
 	}
