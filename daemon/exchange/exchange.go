@@ -79,10 +79,13 @@ func serve(fd int, answer Answer) error {
 	if err != nil {
 		return fmt.Errorf("receive the request: %w", err)
 	}
+	if hungUp(fd, 0) { // for example because metalplugd was killed, and its next run may already have sent the request again
+		return nil
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		awaitHangup(fd)
+		hungUp(fd, -1)
 		cancel()
 	}()
 	if err := send(fd, answer(ctx, int(peer.Pid), request)); err != nil && ctx.Err() == nil {
@@ -91,14 +94,14 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// awaitHangup waits until the peer has closed or shut down its end of the socket, or until fd is closed. The program usually
-// answers and exits before this happens.
-func awaitHangup(fd int) {
+// hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. It waits for that for the
+// given number of milliseconds. With -1, it waits without a limit.
+func hungUp(fd, timeout int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {
-		n, err := unix.Poll(poll, -1)
-		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return
+		n, err := unix.Poll(poll, timeout)
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0
 		}
 	}
 }

@@ -5,6 +5,7 @@ package exchange_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +23,10 @@ import (
 // TestMain makes the test binary act as one of these programs if it was started under the name of that program.
 func TestMain(m *testing.M) {
 	answers := map[string]exchange.Answer{
-		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
+		"echo": func(_ context.Context, _ int, request []byte) []byte {
+			fmt.Fprintln(os.Stderr, "echo answers")
+			return append([]byte("answer to "), request...)
+		},
 		"talker": func(context.Context, int, []byte) []byte { return make([]byte, exchange.MessageSize+1) },
 		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // blocks until the client has ended
 			<-ctx.Done()
@@ -166,6 +170,18 @@ func TestAskOverASocketWithAName(t *testing.T) {
 	answer, err := exchange.Peer{Program: "echo", Socket: path}.Ask(t.Context(), func() []byte { return []byte("hello") })
 	if err = errors.Join(err, <-result); err != nil || string(answer) != "answer to hello" {
 		t.Errorf("answer is %q, %v", answer, err)
+	}
+}
+
+// If the peer was killed before the program has begun, the program does not begin. The next run of the peer may have sent the same
+// request again.
+func TestServeAfterPeerEnded(t *testing.T) {
+	ends := pairOf(t, os.Geteuid())
+	if err := errors.Join(unix.Sendto(ends[0], []byte("x"), 0, nil), unix.Close(ends[0])); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := served(t, ends[1]); err != nil || output != "" {
+		t.Errorf("echo prints %q, %v", output, err)
 	}
 }
 
