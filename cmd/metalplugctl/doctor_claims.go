@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -20,7 +21,7 @@ const driverProgram = "/usr/sbin/metalplug-dra"
 // checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, it adds no finding.
 // systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
 // driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
-// identity in the status line of its unit.
+// identity in the status line of its unit, followed by the reason why it cannot publish the devices.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
@@ -37,12 +38,21 @@ func (d *doctor) checkClaims() (fine string) {
 	d.checkSocket(filepath.Join(d.config.Paths.PodResources, "../../plugins_registry/metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver)
 	d.checkSocket(filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
 		"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e")
-	if strings.Contains(unit["StatusText"], api.NoSharing) {
+	who, problem, _ := strings.Cut(unit["StatusText"], "; ")
+	_, until, _ := strings.Cut(who, " until ")
+	end, err := time.Parse(api.TimeFormat, until[:min(len(until), len(api.TimeFormat))])
+	switch {
+	case err == nil && time.Now().After(end):
+		d.fail(renewIdentity, "the identity of metalplug-dra has expired: it %s", who)
+	case problem == api.NoSharing:
 		d.fail("enable the feature gate DRAConsumableCapacity in the API server and the scheduler, then systemctl restart metalplug-dra; or write shares = 1",
-			"metalplug-dra does not publish shared devices: %s", api.NoSharing)
-		return ""
+			"metalplug-dra does not publish shared devices: %s", problem)
+	case problem != "":
+		d.fail(renewIdentity, "metalplug-dra %s: %s", who, problem)
+	default:
+		return "metalplug-dra " + cmp.Or(who, "is running")
 	}
-	return "metalplug-dra " + cmp.Or(unit["StatusText"], "is running")
+	return ""
 }
 
 // showUnit returns the properties SubState and StatusText of a unit. Without systemd, it returns no properties.
@@ -58,3 +68,7 @@ func showUnit(ctx context.Context, unit string) map[string]string {
 
 // startDriver contains the command that starts the driver, and the command that shows why the driver does not start.
 const startDriver = "systemctl enable --now metalplug-dra; if that fails: journalctl -u metalplug-dra -e"
+
+// renewIdentity contains the commands for the case that the API server refuses the driver.
+const renewIdentity = "if the identity has expired or is refused: create a token for this node as metalplug-dra(8) describes, then " +
+	"systemctl restart metalplug-dra; if the Node is not found: systemctl restart kubelet; otherwise: journalctl -u metalplug-dra -e"

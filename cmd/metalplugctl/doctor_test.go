@@ -196,9 +196,17 @@ func TestDoctor(t *testing.T) {
 		"claims-not-there": func(f *fixture) { f.claims(); delete(f.files, driverProgram) },
 		"claims-stopped":   func(f *fixture) { f.claims(); delete(f.files, draSocket); delete(f.files, draRegistration) },
 		"claims-unshared":  func(f *fixture) { f.claims(); f.driver["StatusText"] += "; " + api.NoSharing },
-		"claims-restarts":  func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
-		"claims-refused":   func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
-		"rdma-exclusive":   func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
+		"claims-expired": func(f *fixture) {
+			f.claims()
+			f.driver["StatusText"] = strings.Replace(f.driver["StatusText"], "2126", "2026", 1)
+		},
+		"claims-no-node": func(f *fixture) {
+			f.claims()
+			f.driver["StatusText"] += `; the ResourceSlices are not written: nodes "a" not found`
+		},
+		"claims-restarts": func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
+		"claims-refused":  func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
+		"rdma-exclusive":  func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
 		"selinux": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"] = "1"
 			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
@@ -287,7 +295,7 @@ const (
 func (f *fixture) claims() {
 	f.toml = nvmeOffered + "serve = \"dra\"\n"
 	f.files[driverProgram] = ""
-	f.driver = map[string]string{"SubState": "running", "StatusText": "acts as system:node:a until 2026-11-18 11:06:40Z, with a token"}
+	f.driver = map[string]string{"SubState": "running", "StatusText": "acts as system:node:a until 2126-11-18 11:06:40Z, with a token"}
 	for _, socket := range []string{draSocket, draRegistration, "/run/metalplug/claims.sock"} {
 		f.files[socket] = "socket"
 	}

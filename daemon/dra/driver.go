@@ -12,12 +12,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -35,6 +39,11 @@ const (
 	// syncDelay is the time until the controller restores a ResourceSlice that another client has changed. The kubelet deletes
 	// all slices of its node when it starts. The library's default would leave the node without devices for 30 s.
 	syncDelay = 5 * time.Millisecond
+	// watchLag is how long the controller remembers its own writes while the watch does not show them. If the watch takes longer,
+	// the controller writes a slice twice. If a slice is deleted before the watch has shown it, the slice is missing for so long.
+	watchLag = time.Second
+	// nodeInterval is the time between two attempts to read the Node.
+	nodeInterval = 5 * time.Second
 	// initialBackoff and maxBackoff are the limits for the time between two attempts to write a ResourceSlice.
 	initialBackoff = 5 * time.Millisecond
 	maxBackoff     = 10 * time.Second
@@ -51,7 +60,8 @@ type Options struct {
 	// Listen returns the socket that systemd passed for a path, or nil if there is none.
 	Listen func(path string) (net.Listener, error)
 	Log    *slog.Logger
-	// Note reports a problem with the cluster to the operator. An empty text means that there is no problem any more.
+	// Note reports a problem with the cluster to the operator. An empty text means that there is no problem any more. Run calls
+	// Note again at least once a minute, because the identity of the driver may have been renewed.
 	Note func(problem string)
 }
 
@@ -67,6 +77,22 @@ type driver struct {
 	mu      sync.Mutex
 	state   *state        // state from metalplugd's last answer, or nil before the first answer
 	changed chan struct{} // closed and replaced when the state changes
+
+	unwritten atomic.Value  // text which says why the last attempt to write the slices failed, or nothing or ""
+	dropped   atomic.Bool   // whether the API server has stored a device without its shares
+	attempted chan struct{} // has a buffer of one, which is filled after each attempt
+}
+
+// queue is the queue of the controller. It reports each successful attempt to write the slices.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[string]
+	d *driver
+}
+
+// Forget is called by the controller after each successful attempt.
+func (q queue) Forget(pool string) {
+	q.TypedRateLimitingInterface.Forget(pool)
+	q.d.attempt(context.Background(), nil, "")
 }
 
 // Run serves the kubelet and publishes the devices until ctx ends or a part fails. It calls ready when the kubelet can connect.
@@ -75,7 +101,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	outer := ctx
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	d := &driver{Options: o, client: api.Client{Socket: o.Control}, fail: fail, changed: make(chan struct{})}
+	d := &driver{Options: o, client: api.Client{Socket: o.Control}, fail: fail, changed: make(chan struct{}), attempted: make(chan struct{}, 1)}
 	data := filepath.Join(o.Kubelet, "plugins", DriverName)
 	listen := func(_ context.Context, path string) (net.Listener, error) { return o.Listen(path) }
 	if o.Listen == nil {
@@ -140,20 +166,35 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 
 // publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
 // they are. When a kubelet registers the driver, the machine may have become a new Node, perhaps in a new cluster. The old
-// controller would continue to use the UID and the slices of the old Node, so publish starts a new controller.
+// controller would continue to use the UID and the slices of the old Node, so publish starts a new controller. It also does so if
+// the controller has created more slices than there are. Another client then deletes slices, and this may be the garbage collector,
+// which deletes all slices with the UID of a deleted Node.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
-	var slices layout
+	var published layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
 	var retry <-chan time.Time
-	var shared sharing
+	unshared := "" // why shared devices are not published, or ""
 	for current := false; ; {
+		unwritten, _ := d.unwritten.Load().(string)
+		d.Note(cmp.Or(unwritten, unshared))
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty:
 		case <-registered:
-			current, shared.asked = false, false
+			current, unshared = false, ""
+		case <-d.attempted:
+			if d.dropped.Swap(false) {
+				unshared = api.NoSharing
+				break
+			}
+			if !current || controller.GetStats().NumCreates <= int64(len(published)) {
+				continue
+			}
+			current = false
+		case <-time.After(time.Minute):
+			continue
 		case <-retry:
 		}
 		s, err := d.fetch(ctx)
@@ -162,41 +203,59 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 			continue
 		}
 		retry = nil
+		if len(s.shares) == 0 {
+			unshared = ""
+		}
+		if unshared != "" {
+			maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return s.shares[name] > 0 })
+		}
 		d.set(s)
-		if shared.check(ctx, d, len(s.shares) > 0) { // unshared devices are published even if the API server has not answered
-			retry = time.After(retryInterval)
-		}
-		if !shared.possible {
-			s = s.withoutShares()
-		}
-		slices = slices.place(s.claimed)
-		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: slices.pool(s)}}
+		published = published.place(s.claimed)
+		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: published.pool(s)}}
 		if current {
 			controller.Update(resources)
 			continue
 		}
 		next, err := d.control(ctx, resources)
 		if err != nil {
-			return // ctx has ended
+			d.attempt(ctx, err, "starting the controller")
+			retry = time.After(nodeInterval)
 		}
 		controller.Stop()
-		controller, current = next, true
+		controller, current = next, err == nil
 	}
 }
 
-// control starts the controller that writes the ResourceSlices. It blocks until the API server has listed the slices of the
-// node, or ctx ends.
+// control starts the controller that writes the ResourceSlices. It returns an error if the Node cannot be read. Otherwise, it
+// blocks until the API server has listed the slices of the node, or ctx ends.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
-	delay := syncDelay
+	node, err := d.Kube.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
 	return resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: DriverName, KubeClient: d.Kube, Resources: resources,
-		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node},
-		SyncDelay: &delay, MutationCacheTTL: &delay,
-		Queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](initialBackoff, maxBackoff)),
-		ErrorHandler: func(_ context.Context, err error, message string) {
-			d.Log.Warn("resource slices not written", "action", message, "err", err)
-		},
+		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node, UID: node.UID},
+		SyncDelay: new(syncDelay), MutationCacheTTL: new(watchLag), ErrorHandler: d.attempt,
+		Queue: queue{workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](initialBackoff, maxBackoff)), d},
 	})
+}
+
+// attempt records the result of an attempt to write the slices, and wakes the method publish. It logs an error, unless the driver
+// is stopping. Without the feature gate DRAConsumableCapacity, an API server drops the fields for sharing, and the scheduler would
+// give the whole device to one claim.
+func (d *driver) attempt(ctx context.Context, err error, message string) {
+	if fields := (*resourceslice.DroppedFieldsError)(nil); errors.As(err, &fields) && slices.Contains(fields.DisabledFeatures(), "DRAConsumableCapacity") {
+		err = errors.New(api.NoSharing)
+		d.dropped.Store(true)
+	}
+	problem := ""
+	if err != nil && ctx.Err() == nil {
+		problem = fmt.Sprintf("the ResourceSlices are not written: %v", err)
+		d.Log.Warn("resource slices not written", "action", message, "err", err)
+	}
+	d.unwritten.Store(problem)
+	liveness.Poke(d.attempted)
 }
 
 // fetch gets the resources and devices from metalplugd.

@@ -11,18 +11,22 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
+	goruntime "runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/metalplug/metalplug/daemon/api"
 )
@@ -58,7 +62,10 @@ func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared,
 	server := &http.Server{Handler: mux}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
-	return &driver{Options: Options{Node: "n1"}, client: api.Client{Socket: l.Addr().String()}}
+	return &driver{
+		Options: Options{Node: "n1", Log: slog.New(slog.DiscardHandler)}, client: api.Client{Socket: l.Addr().String()},
+		changed: make(chan struct{}), attempted: make(chan struct{}, 1),
+	}
 }
 
 func claim(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
@@ -120,62 +127,36 @@ func TestPrepareShares(t *testing.T) {
 	}
 }
 
-// metalplug-dra publishes no shared devices to an API server that drops their fields, and shows the operator why. If the API
-// server answers with an error, metalplug-dra asks again.
-func TestSharing(t *testing.T) {
-	kube := fake.NewClientset()
-	var notes []string
-	drops, failing := true, errors.New("no answer")
-	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		create := a.(clienttesting.CreateActionImpl)
-		if len(create.CreateOptions.DryRun) != 1 {
-			t.Errorf("it is stored: %+v", create)
+// metalplug-dra publishes no shared devices to an API server that drops their fields, and shows the operator why.
+func TestNoSharing(t *testing.T) {
+	d := daemon(t, nil)
+	kube, notes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}), make(chan string, 100)
+	drop := func(a clienttesting.Action) (bool, runtime.Object, error) {
+		slice := a.(interface{ GetObject() runtime.Object }).GetObject().(*resourceapi.ResourceSlice)
+		slice.Name = "s"
+		for i := range slice.Spec.Devices {
+			slice.Spec.Devices[i].AllowMultipleAllocations = nil
 		}
-		slice := create.GetObject().(*resourceapi.ResourceSlice)
-		if drops {
-			slice.Spec.Devices[0].AllowMultipleAllocations = nil
-		}
-		return true, slice, failing
-	})
-	d := &driver{Options: Options{Node: "n1", Kube: kube, Log: slog.New(slog.DiscardHandler), Note: func(problem string) { notes = append(notes, problem) }}}
-	var s sharing
-	for _, step := range []struct {
-		shared, drops, possible bool
-		failing                 error
-	}{
-		{failing: failing},
-		{shared: true, failing: failing},
-		{shared: true, failing: failing},
-		{shared: true, drops: true},
-		{shared: true}, // not asked again
-		{drops: true},
-		{shared: true, possible: true},
-	} {
-		drops, failing = step.drops, step.failing
-		if again := s.check(t.Context(), d, step.shared); again != (step.shared && failing != nil) || s.possible != step.possible {
-			t.Errorf("%+v: it is %+v, again %v", step, s, again)
-		}
+		return false, nil, nil
 	}
-	if want := []string{"no answer", api.NoSharing, ""}; !slices.Equal(notes, want) {
-		t.Errorf("the operator was told %q", notes)
+	kube.PrependReactor("create", "resourceslices", drop)
+	kube.PrependReactor("update", "resourceslices", drop)
+	w, err := kube.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
+	publishing(t, d)
+	for n := 0; n != 2; {
+		n = len((<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices)
+	}
+	for <-notes != api.NoSharing {
 	}
 }
 
-// If the API server refuses the dry run, metalplug-dra still publishes the devices without shares.
-func TestDryRunRefused(t *testing.T) {
-	d := daemon(t, nil)
-	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-	stored := make(chan *resourceapi.ResourceSlice, 1)
-	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		create := a.(clienttesting.CreateActionImpl)
-		if len(create.CreateOptions.DryRun) > 0 {
-			return true, nil, errors.New("a webhook does not support dry run")
-		}
-		slice := create.GetObject().(*resourceapi.ResourceSlice)
-		stored <- slice
-		return true, slice, nil
-	})
-	d.Kube, d.Log, d.Note, d.changed = kube, slog.New(slog.DiscardHandler), func(string) {}, make(chan struct{})
+// publishing publishes the devices of metalplugd until the test ends.
+func publishing(t *testing.T, d *driver) {
 	dirty := make(chan struct{}, 1)
 	dirty <- struct{}{}
 	ended := make(chan struct{})
@@ -184,10 +165,94 @@ func TestDryRunRefused(t *testing.T) {
 		defer close(ended)
 		d.publish(ctx, dirty, nil)
 	}()
-	defer func() { stop(); <-ended }()
-	if slice := <-stored; len(slice.Spec.Devices) != 2 {
-		t.Errorf("the slice contains %+v", slice.Spec.Devices)
+	t.Cleanup(func() { stop(); <-ended })
+}
+
+// When the Node was deleted, metalplug-dra reports the problem. When the Node was created again, the slices get the UID of the new
+// Node. Otherwise, the garbage collector would delete them again and again.
+func TestNodeReplaced(t *testing.T) {
+	d := daemon(t, nil)
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	node := func(uid types.UID) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: uid}}
 	}
+	kube := fake.NewClientset(node("old"))
+	created, notes := make(chan *resourceapi.ResourceSlice), make(chan string, 100)
+	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create := a.(clienttesting.CreateActionImpl)
+		slice := create.GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+		if len(create.CreateOptions.DryRun) == 0 {
+			slice.Name = slice.GenerateName + "x"
+			select {
+			case created <- slice:
+			case <-t.Context().Done():
+			}
+			err := kube.Tracker().Create(create.GetResource(), slice, "")
+			return true, slice, err
+		}
+		return true, slice, nil
+	})
+	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
+	publishing(t, d)
+	first := <-created
+	if uid := first.OwnerReferences[0].UID; uid != "old" {
+		t.Fatalf("the slices belong to the Node %q", uid)
+	}
+	if err := kube.Tracker().Delete(nodes, "", "n1"); err != nil {
+		t.Fatal(err)
+	}
+	slices := resourceapi.SchemeGroupVersion.WithResource("resourceslices")
+	collect := func() { // acts as the garbage collector, which may be faster than the API server's answer to the driver
+		for kube.Tracker().Delete(slices, "", first.Name) != nil {
+			goruntime.Gosched()
+		}
+	}
+	collect()
+	for problem := ""; !strings.Contains(problem, `nodes "n1" not found`); {
+		select {
+		case problem = <-notes:
+		case slice := <-created:
+			if uid := slice.OwnerReferences[0].UID; uid != "old" {
+				t.Fatalf("without a Node, the slices belong to the Node %q", uid)
+			}
+			collect()
+		}
+	}
+	if err := kube.Tracker().Add(node("new")); err != nil {
+		t.Fatal(err)
+	}
+	if uid := (<-created).OwnerReferences[0].UID; uid != "new" {
+		t.Errorf("the slices belong to the Node %q", uid)
+	}
+	for problem := "unknown"; problem != ""; {
+		problem = <-notes
+	}
+}
+
+// If the watch is slow, metalplug-dra does not write a slice twice.
+func TestSlowWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		kube.PrependWatchReactor("resourceslices", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+		creates := 0
+		kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			slice := a.(clienttesting.CreateActionImpl).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+			creates++
+			slice.Name, slice.ResourceVersion = fmt.Sprint(slice.GenerateName, creates), "1"
+			return true, slice, nil
+		})
+		d := &driver{Options: Options{Node: "n1", Kube: kube, Log: slog.New(slog.DiscardHandler)}, attempted: make(chan struct{}, 1)}
+		pool := layout{}.place(nil).pool(state{})
+		c, err := d.control(t.Context(), &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"n1": pool}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Stop()
+		<-time.After(500 * time.Millisecond)
+		if creates != 1 {
+			t.Errorf("the slice was created %d times", creates)
+		}
+	})
 }
 
 // A request with admin access is marked, and the other requests of its claim are not.

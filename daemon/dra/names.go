@@ -5,6 +5,7 @@ package dra
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/api"
@@ -36,15 +37,10 @@ func named(devices []api.Device) map[string]api.Device {
 	return names
 }
 
+// notInLabel matches a character that a DNS label cannot contain.
+var notInLabel = regexp.MustCompile(`[^a-z0-9]`)
+
 // label converts an ID to a DNS label. It changes letters to lower case, and replaces forbidden characters with "-".
 func label(id string) string {
-	return strings.Trim(strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		}
-		return '-'
-	}, id), "-")
+	return strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(id), "-"), "-")
 }

@@ -116,13 +116,6 @@ func published(name string, d api.Device, shares int64) resourceapi.Device {
 	return p
 }
 
-// withoutShares returns a copy of the state where claims cannot get shared devices.
-func (s state) withoutShares() state {
-	s.claimed = maps.Clone(s.claimed)
-	maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return s.shares[name] > 0 })
-	return s
-}
-
 // taints returns the taints of a device. They prevent the scheduler from choosing a device that metalplugd would refuse now. A
 // taint with the effect NoExecute also evicts the pod that holds the device. It is used only if that pod has lost the device. All
 // other problems may be temporary, so they do not evict the pod.
@@ -158,8 +151,7 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 		}
 	}
 	if d.NUMANode >= 0 {
-		node := int64(d.NUMANode)
-		all["resource.kubernetes.io/numaNode"] = resourceapi.DeviceAttribute{IntValue: &node}
+		all["resource.kubernetes.io/numaNode"] = resourceapi.DeviceAttribute{IntValue: new(int64(d.NUMANode))}
 	}
 	return all
 }

@@ -86,9 +86,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
 	klog.SetSlogLogger(log.Logger)
-	who := described(config)
-	log.Info("identity read", "detail", who)
-	_ = systemd.Status(who)
+	log.Info("identity read", "detail", described(config))
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		log.Error("stopped", "err", err)
@@ -96,8 +94,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
-	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger}
-	o.Note = func(problem string) { _ = systemd.Status(strings.TrimSuffix(who+"; "+problem, "; ")) }
+	note := func(problem string) { _ = systemd.Status(strings.TrimSuffix(described(config)+"; "+problem, "; ")) }
+	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note}
 	if passed := sockets.Listeners(); len(passed) > 0 {
 		o.Listen = passed.Listen
 	}
