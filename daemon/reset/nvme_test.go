@@ -234,7 +234,7 @@ func TestSanitize(t *testing.T) {
 		{"failed before, and the next keeps all", func(d *fakeDrive, r *Request) {
 			d.state(3, 100, actBlockErase, 1)
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
-		}, Failed, "may be old, because it could not be read before the erasure", []string{blockErase}},
+		}, Failed, "may be old, because it was not read before the erasure", []string{blockErase}},
 		{"done before, written since", func(d *fakeDrive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
 		{"fails", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(3, 100, actBlockErase, 1); return 0, nil }
@@ -456,6 +456,32 @@ func TestControllersOfOthers(t *testing.T) {
 					t.Errorf("it did %q", d.calls)
 				}
 			})
+		}
+	}
+}
+
+// TestPartialFormat checks that an erasure fails if the drive formats only the blocks that were read before.
+func TestPartialFormat(t *testing.T) {
+	for _, scrub := range []string{"format", "crypto-erase"} {
+		d, n, _ := newDrive(t)
+		n.bigger()
+		n.noiseAt(0, edgeSize)
+		n.noiseAt(64<<20, edgeSize)
+		r := eraseOf0(scrub)
+		r.Fingerprint = printOf0(d.alone().machine)
+		probed := places(int64(len(n.data)), seedIn(r.Fingerprint))
+		for at := int64(edgeSize); at < 64<<20; at += blockSize {
+			if !slices.Contains(probed, at) {
+				n.noiseAt(at, blockSize)
+			}
+		}
+		d.format = func() (uint16, error) {
+			clear(n.data[:edgeSize])
+			clear(n.data[64<<20:])
+			return 0, nil
+		}
+		if got := d.full(r); got.Result != Failed || !strings.Contains(got.Detail, "may be old, because it was not read before") || got.Erased {
+			t.Errorf("%s: answer is %+v", scrub, got)
 		}
 	}
 }

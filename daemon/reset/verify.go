@@ -38,6 +38,7 @@ type evidence struct {
 	known   bool // the disk could be read before the erasure
 	seed    maphash.Seed
 	hashes  map[int64]uint64 // hashes of the blocks by offset; 0 for a block that could not be read
+	blank   map[int64]bool   // offsets of the blocks that were read before the erasure and contained no data
 
 	zeroes, ones, random int   // number of blocks that contain only 00, only ff, or other data after the erasure
 	uncertain            int64 // offset of a block with data that was not read before the erasure, or -1
@@ -55,23 +56,27 @@ func (e *evidence) add(at int64, b []byte) {
 // sanitize operation prevents reading. If s contains too few blocks with data, the function reads the disk from the start until
 // it has found enough. It then records only the first and the last of these blocks in each stretch (see [stretchSize]).
 func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surface) (*evidence, error) {
-	e := &evidence{promise: promised, known: s != nil, seed: maphash.MakeSeed(), hashes: make(map[int64]uint64), uncertain: -1}
+	e := &evidence{
+		promise: promised, known: s != nil, seed: maphash.MakeSeed(), hashes: make(map[int64]uint64), blank: make(map[int64]bool), uncertain: -1,
+	}
 	if s == nil {
 		return e, nil
 	}
-	part, parts := int64(-1), 0
-	for at, b := range s.dataBlocks() {
-		e.add(at, b)
-		if at/stretchSize != part {
+	part, parts, filler := int64(-1), 0, s.filler()
+	for at, b := range s.blocks() {
+		switch e.blank[at] = !hasData(b, filler); {
+		case e.blank[at]:
+			continue
+		case at/stretchSize != part:
 			part = at / stretchSize
 			parts++
 		}
+		e.add(at, b)
 	}
 	if parts >= minStretches {
 		return e, nil
 	}
 	parts = 0
-	filler := s.filler()
 	err := c.readUntil(ctx, "find the blocks that prove its erasure", func(one chunk) bool {
 		first, last := one.dataRange(filler)
 		if first < 0 {
@@ -147,7 +152,7 @@ func (e *evidence) block(at int64, b []byte) {
 		e.ones++
 	case e.promise == mustVanish:
 		e.failure = fmt.Errorf("data is still present at byte %d%s", at, keepsData)
-	case !e.known, hadData && hash == 0:
+	case hadData && hash == 0, !hadData && !e.blank[at]:
 		e.uncertain = max(e.uncertain, at)
 	case hadData && hash == maphash.Bytes(e.seed, b):
 		e.failure = fmt.Errorf("the content at byte %d has not changed", at)
@@ -160,14 +165,15 @@ func (e *evidence) block(at int64, b []byte) {
 const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
 // check returns the reason why the erasure is not verified, or nil. After a change of the key, a block contains random data. If
-// a block could not be read before the erasure, it counts as changed only if another block has changed. Blocks of ff among blocks
+// a block was not read before the erasure, it counts as changed only if another block has changed. Otherwise, the drive may have
+// erased only a part of the disk. Blocks of ff among blocks
 // of 00 may be data.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
 		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)
 	}
 	if e.failure == nil && e.uncertain >= 0 && e.random == 0 {
-		return fmt.Errorf("the data at byte %d may be old, because it could not be read before the erasure; erase the disk again", e.uncertain)
+		return fmt.Errorf("the data at byte %d may be old, because it was not read before the erasure; erase the disk again", e.uncertain)
 	}
 	return e.failure
 }
