@@ -73,27 +73,17 @@ type socket struct {
 	path     string
 	listener *net.UnixListener // nil until it is created
 	own      identity          // identity of the socket that the listener created
-	reached  bool              // a connection to the listener succeeded
 }
 
 // ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there. The
-// result made is the new listener. ensure returns each listener once, after a test connection to it has succeeded. It does not
-// replace a socket that cannot be reached, because each new socket would trigger another check.
+// result made is the new listener, or nil if the socket exists.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
-	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
-		s.drop()
-		if err := s.listen(); err != nil {
-			return nil, err
-		}
-	}
-	if s.reached {
+	if s.listener != nil && socketIdentity(s.path).sameFile(s.own) {
 		return nil, nil
 	}
-	if err := s.reach(); err != nil {
-		return nil, err
-	}
-	s.reached = true
-	return s.listener, nil
+	s.drop()
+	err = s.listen()
+	return s.listener, err
 }
 
 // listen creates a socket that only its owner can access. Closing the listener does not remove the file, because the file
@@ -112,16 +102,6 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach checks that the kubelet can connect to the socket. If the kubelet could not connect during a registration, its record of
-// the plugin would become inconsistent.
-func (s *socket) reach() error {
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
-	if err == nil {
-		return c.Close()
-	}
-	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
-}
-
 // drop closes the listener, and removes the socket file if it still belongs to this endpoint. The file cannot become another
 // process's socket between the check and the removal, because no process can bind a socket to the path of an existing file.
 func (s *socket) drop() {
@@ -132,7 +112,7 @@ func (s *socket) drop() {
 	if socketIdentity(s.path).sameFile(s.own) {
 		os.Remove(s.path)
 	}
-	s.listener, s.reached = nil, false
+	s.listener = nil
 }
 
 // removeStale removes the sockets that earlier processes left behind for a resource. A socket that accepts connections

@@ -8,25 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// The endpoint does not recreate a socket that refuses all connections, for example because of SELinux. It would then
-// recreate each new socket too.
-func TestUnreachableSocket(t *testing.T) {
-	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
-	defer s.drop()
-	if made, err := s.ensure(); err != nil || made == nil {
-		t.Fatalf("%v, %v", made, err)
-	}
-	s.listener.Close()
-	s.reached = false
-	was := s.own
-	if made, err := s.ensure(); !errors.Is(err, unix.ECONNREFUSED) || made != nil || s.own != was {
-		t.Errorf("%v, %v, want the same socket and that it refuses", made, err)
-	}
-}
 
 func TestDropLeavesAnotherSocket(t *testing.T) {
 	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
