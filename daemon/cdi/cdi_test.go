@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	library "tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
@@ -295,7 +296,7 @@ func TestClaimLosesAbsentDevice(t *testing.T) {
 	request := cdi.Request{Name: "all", Admin: true, Devices: b.devices(2), Env: map[string]string{"A": "b"}}
 	b.realNodes()
 	for _, d := range request.Devices {
-		request.Nodes = append(request.Nodes, device.Node{Container: d.Allocation.Nodes[0].Container, Permissions: "r"})
+		request.Nodes = append(request.Nodes, api.GrantedNode{Container: d.Allocation.Nodes[0].Container, Permissions: "r"})
 	}
 	names, err := b.specs.Claim("0f5c", []cdi.Request{request})
 	if err != nil || len(names) != 1 || len(names[0]) != 3 {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/internal/fsutil"
@@ -39,7 +40,7 @@ type Request struct {
 	Name    string
 	Admin   bool // admin access, which is possible even while another tenant holds the devices
 	Devices []*inventory.Status
-	Nodes   []device.Node // nodes of the devices, or nil if other CDI devices contain them
+	Nodes   []api.GrantedNode // nodes of the devices, or empty if other CDI devices contain them
 	Env     map[string]string
 }
 

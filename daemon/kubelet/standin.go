@@ -148,11 +148,11 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted
 			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}},
 		}},
 	})
-	return granted(ids, answer.GetContainerResponses()[0]), nil
+	return Granted(ids, answer.GetContainerResponses()[0]), nil
 }
 
-// granted converts a plugin's answer for a container.
-func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Granted {
+// Granted returns what a container gets for the devices with the given IDs, according to a plugin's answer.
+func Granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Granted {
 	g := api.Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
 	for _, d := range answer.GetDevices() {
 		g.Nodes = append(g.Nodes, api.GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})

@@ -10,9 +10,11 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // errUnknown is the error for a device ID that this resource does not have. The kubelet must have got the ID from the list of
@@ -103,45 +105,69 @@ func shorten(id string) string {
 }
 
 // answer returns the response for a container that uses all of these devices. The response contains either the nodes of the
-// devices or their CDI names.
+// devices or their CDI names. For bundles, it contains the nodes, names and variables of all members, and an annotation that lists
+// the members of each bundle.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
-	if s.Resource.Member != nil {
-		return s.answerBundles(devices)
-	}
-	if err := s.nodesPresent(devices); err != nil {
-		return nil, err
-	}
-	names, err := s.cdiNames(devices)
+	all, err := s.byResource(devices)
 	if err != nil {
 		return nil, err
 	}
-	answer := &pluginapi.ContainerAllocateResponse{
-		Envs: map[string]string{s.Resource.Variable: strings.Join(ids(devices), ",")},
-	}
-	for _, name := range names {
-		answer.CdiDevices = append(answer.CdiDevices, &pluginapi.CDIDevice{Name: name})
+	answer := &pluginapi.ContainerAllocateResponse{Envs: make(map[string]string), Annotations: make(map[string]string)}
+	if s.Resource.Member != nil {
+		answer.Envs[s.Resource.Variable] = strings.Join(ids(devices), ",")
+		for _, b := range devices {
+			key, value := annotation(b)
+			answer.Annotations[key] = value
+		}
 	}
 	seen := make(map[string]bool)
-	for _, d := range devices {
-		for _, n := range d.Allocation.Nodes {
-			if s.Resource.CDI == nil && !seen[n.Container] {
-				seen[n.Container] = true
-				answer.Devices = append(answer.Devices, s.spec(n))
+	for _, g := range all {
+		if err := g.nodesPresent(g.devices); err != nil {
+			return nil, err
+		}
+		names, err := g.cdiNames(g.devices)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			answer.CdiDevices = append(answer.CdiDevices, &pluginapi.CDIDevice{Name: name})
+		}
+		for _, d := range g.devices {
+			for _, n := range d.Allocation.Nodes {
+				if g.Resource.CDI == nil && !seen[n.Container] {
+					seen[n.Container] = true
+					answer.Devices = append(answer.Devices, g.spec(n))
+				}
 			}
 		}
-		// The response contains the variables even if it contains CDI names. If several CDI devices set the same variable, only
-		// the last value would take effect.
-		for key, value := range d.Allocation.Env {
-			if before := answer.Envs[key]; before != "" {
-				value = before + "," + value
+		for key, value := range g.env() {
+			switch before := answer.Envs[key]; {
+			case before == "":
+				answer.Envs[key] = value
+			case !slices.Contains(strings.Split(before, ","), value): // the resources of two members may set the same value
+				answer.Envs[key] = before + "," + value
 			}
-			answer.Envs[key] = value
 		}
-	}
-	for key, template := range s.Resource.Env {
-		answer.Envs[key] = expand(template, devices)
 	}
 	return answer, nil
+}
+
+// env returns the variables that a container gets for the devices of one resource. The container gets them even if it gets CDI
+// names. If several CDI devices set the same variable, only the last value would take effect.
+func (g memberGroup) env() map[string]string {
+	env := map[string]string{g.Resource.Variable: strings.Join(ids(g.devices), ",")}
+	for _, d := range g.devices {
+		for key, value := range d.Allocation.Env {
+			if before := env[key]; before != "" {
+				value = before + "," + value
+			}
+			env[key] = value
+		}
+	}
+	for key, template := range g.Resource.Env {
+		env[key] = expand(template, g.devices)
+	}
+	return env
 }
 
 // expand returns the values of a template for these devices, joined by commas. A template without braces is returned
@@ -194,26 +220,12 @@ func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	return names, nil
 }
 
-// Given lists the nodes, variables and CDI names that a container gets for its devices.
-type Given struct {
-	Nodes []device.Node
-	Env   map[string]string
-	CDI   []string // names of the devices in CDI specs
-}
-
 // Give returns what Allocate would give a container that uses these devices of a resource. The error says why the container
 // cannot have the devices.
-func Give(r Resource, host *device.Host, devices []*inventory.Status) (g Given, err error) {
+func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Granted, error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {
-		return g, err
+		return api.Granted{}, err
 	}
-	g.Env = answer.GetEnvs()
-	for _, n := range answer.GetDevices() {
-		g.Nodes = append(g.Nodes, device.Node{Host: n.GetHostPath(), Container: n.GetContainerPath(), Permissions: n.GetPermissions()})
-	}
-	for _, d := range answer.GetCdiDevices() {
-		g.CDI = append(g.CDI, d.GetName())
-	}
-	return g, nil
+	return kubelet.Granted(ids(devices), answer), nil
 }

@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
-
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -51,45 +48,13 @@ func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err
 	return all, nil
 }
 
-// answerBundles returns the response for a container that uses these bundles. It merges the responses for the members'
-// resources, and adds an annotation that lists the members of each bundle.
-func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
-	all, err := s.byResource(bundles)
-	if err != nil {
-		return nil, err
+// annotation returns the annotation that lists the members of a bundle.
+func annotation(bundle *inventory.Status) (key, value string) {
+	members := make([]kubelet.Member, len(bundle.Members))
+	for i, m := range bundle.Members {
+		members[i] = kubelet.Member{Resource: m.Resource, ID: m.Device.ID}
 	}
-	whole := &pluginapi.ContainerAllocateResponse{
-		Envs: map[string]string{s.Resource.Variable: strings.Join(ids(bundles), ",")}, Annotations: make(map[string]string),
-	}
-	for _, b := range bundles {
-		members := make([]kubelet.Member, len(b.Members))
-		for i, m := range b.Members {
-			members[i] = kubelet.Member{Resource: m.Resource, ID: m.Device.ID}
-		}
-		key, value := kubelet.Annotation(b.Device.ID, members)
-		whole.Annotations[key] = value
-	}
-	for _, member := range all {
-		answer, err := member.answer(member.devices)
-		if err != nil {
-			return nil, err
-		}
-		whole.CdiDevices = append(whole.CdiDevices, answer.GetCdiDevices()...)
-		for _, d := range answer.GetDevices() {
-			if !slices.ContainsFunc(whole.Devices, func(o *pluginapi.DeviceSpec) bool { return o.GetContainerPath() == d.GetContainerPath() }) {
-				whole.Devices = append(whole.Devices, d)
-			}
-		}
-		for key, value := range answer.GetEnvs() {
-			switch before := whole.Envs[key]; {
-			case before == "":
-				whole.Envs[key] = value
-			case !slices.Contains(strings.Split(before, ","), value): // the resources of two members may set the same value
-				whole.Envs[key] = before + "," + value
-			}
-		}
-	}
-	return whole, nil
+	return kubelet.Annotation(bundle.Device.ID, members)
 }
 
 // ready returns an error if the starting container cannot use the devices. The device nodes or CDI names that the container got

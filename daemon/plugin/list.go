@@ -3,7 +3,6 @@
 package plugin
 
 import (
-	"fmt"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -61,24 +60,14 @@ func truncate(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.De
 	kept := make([]*pluginapi.Device, 0, len(devices))
 	for _, first := range []bool{true, false} {
 		for _, d := range devices {
-			if n := wireSize(d); held[d.ID] == first && n <= room {
+			// In the list, a tag and a length precede each device.
+			if n := protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d)); held[d.ID] == first && n <= room {
 				room -= n
 				kept = append(kept, d)
 			}
 		}
 	}
 	return kept
-}
-
-// logLeft logs how many devices were omitted from a list.
-func (e *Endpoint) logLeft(left int) {
-	e.Log.Error("list too long", "err", fmt.Errorf("the kubelet accepts at most %d bytes in one message, so %d devices are not offered; "+
-		"use fewer shares or a narrower match", listSize, left))
-}
-
-// wireSize returns the encoded size of a device in the list, including its tag and length.
-func wireSize(d *pluginapi.Device) int {
-	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
 // list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the list

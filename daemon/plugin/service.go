@@ -85,7 +85,8 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 		if round, send := s.streams.sendState(); send && (first || offer.Listed != sent || round != last) {
 			list, left := s.Resource.response(offer)
 			if left > 0 && !full {
-				s.logLeft(left)
+				s.Log.Error("list too long", "err", fmt.Errorf("the kubelet accepts at most %d bytes in one message, "+
+					"so %d devices are not offered; use fewer shares or a narrower match", listSize, left))
 			}
 			full = left > 0
 			s.streams.sending(st, sentList{offer.Listed, anyHealthy(list), s.checkpoint()})
