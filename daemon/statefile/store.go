@@ -42,12 +42,10 @@ type Store struct {
 	saved  chan struct{} // buffer of one, filled when latest is set
 	// Each caller that waits for a write sends a channel to asked. The writer sends the result of the write on that channel.
 	asked   chan chan error
-	closing chan struct{} // closed by Close
-	ended   chan struct{} // closed when the writer has ended
-	// onDisk is the hash of the file's content. It is zero if the content might not survive a crash. After Load, only writeAll
-	// uses onDisk.
-	onDisk [sha256.Size]byte
-	unkept atomic.Pointer[error]
+	closing chan struct{}     // closed by Close
+	ended   chan struct{}     // closed when the writer has ended
+	onDisk  [sha256.Size]byte // hash of the content that would survive a crash, or zero
+	unkept  atomic.Pointer[error]
 }
 
 // Open returns the store in a directory. It creates the directory if necessary. If the directory cannot be created, the daemon
@@ -77,7 +75,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	}
 	if err == nil {
 		if err = decode(text); err == nil {
-			if syncFile(s.path) == nil { // an earlier daemon may have been killed before it synced the directory
+			if fsutil.SyncDir(filepath.Dir(s.path)) == nil { // an earlier daemon may have been killed before it synced the directory
 				s.onDisk = sha256.Sum256(text)
 			}
 			return nil
@@ -99,16 +97,6 @@ func (s *Store) removed() error {
 		}
 	}
 	return nil
-}
-
-// syncFile flushes the file and its directory entry to disk.
-func syncFile(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
 // Save passes a state to the writer, which calls the function encode. If a newer state arrives first, the writer skips the older
@@ -190,12 +178,10 @@ func (s *Store) write(encode func() ([]byte, error)) error {
 	if sum == s.onDisk {
 		return nil
 	}
-	err = fsutil.ReplaceFile(s.path, 0o600, text)
-	switch {
+	s.onDisk = [sha256.Size]byte{}
+	switch err = fsutil.ReplaceFile(s.path, 0o600, text); {
 	case err == nil:
 		s.onDisk = sum
-	case errors.Is(err, fsutil.ErrUnsynced):
-		s.onDisk = [sha256.Size]byte{}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
 	default:
