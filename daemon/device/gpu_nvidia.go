@@ -70,7 +70,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	information, uuid, err := nvidiaInformation(r.Host, path.Base(d.SysPath))
 	r.fail(err)
 	own := "nvidia" + information["Device Minor"]
-	if !sysfs.Numbered(own, "nvidia") {
+	if !sysfs.IsNumbered(own, "nvidia") {
 		r.fail(incompletef("driver nvidia does not report its device minor"))
 	}
 	if r.err != nil {

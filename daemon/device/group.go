@@ -240,7 +240,7 @@ func usbIdentity(h *Host, sysPath string) []string {
 		return []string{"usb", path.Base(sysPath)}
 	}
 	controller := sysPath
-	for !sysfs.Numbered(path.Base(controller), "usb") && controller != "/" { // the root hub is directly below its controller
+	for !sysfs.IsNumbered(path.Base(controller), "usb") && controller != "/" { // the root hub is directly below its controller
 		controller = path.Dir(controller)
 	}
 	return []string{path.Base(path.Dir(controller)), "usb", ports}

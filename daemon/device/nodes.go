@@ -69,7 +69,7 @@ func (r *recipe) addOptional(name string) {
 func (r *recipe) addDRM(function string, names ...string) {
 	for _, name := range names {
 		kind := "-render"
-		if sysfs.Numbered(name, "card") {
+		if sysfs.IsNumbered(name, "card") {
 			kind = "-card"
 		}
 		r.add("/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(function)+kind)

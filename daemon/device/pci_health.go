@@ -18,7 +18,6 @@ package device
 import (
 	"fmt"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -54,45 +53,6 @@ func (c Counter) Mark(before uint64) Mark {
 		SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal,
 		Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name),
 	}
-}
-
-// functionsOf returns the sysfs paths of the PCI functions that lead to hardware.
-func functionsOf(hardware []string) (functions []string) {
-	for _, p := range hardware {
-		if function := FunctionIn(p); function != "" && !slices.Contains(functions, function) {
-			functions = append(functions, function)
-		}
-	}
-	return functions
-}
-
-// hardwareOf returns the sysfs paths of the hardware that a device consists of. For a VFIO group, these are the devices in the
-// group, sorted by address. For an NVMe namespace, they are its controllers. Any other device is itself the hardware.
-func hardwareOf(h *Host, d Device) (hardware []string) {
-	for _, u := range d.nodes() {
-		paths := append(vfioFunctions(h, u), h.NVMeControllers(u.SysPath)...)
-		if len(paths) == 0 {
-			paths = []string{u.SysPath}
-		}
-		hardware = append(hardware, paths...)
-	}
-	return hardware
-}
-
-// commonNUMANode returns the NUMA node of the hardware at the given paths. It returns -1 if the NUMA node is unknown, or if it
-// differs between the paths.
-func commonNUMANode(h *Host, hardware []string) int {
-	common := -1
-	for _, p := range hardware {
-		switch node := h.NUMANode(p); {
-		case node < 0:
-		case common >= 0 && node != common:
-			return -1
-		default:
-			common = node
-		}
-	}
-	return common
 }
 
 // pciHealth checks the functions of a device. The device is unhealthy if no function answers. If its class needs all functions,

@@ -23,7 +23,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -52,28 +51,29 @@ const (
 func checkExports(t *Tree, d Disk) error {
 	all, err := exports(t)
 	if err != nil {
-		return unreadable(d, "exported", err)
+		return undetermined(d, "exported", err)
 	}
 	for _, e := range all {
-		n, err := openedNode(t, e, d.Nodes)
+		n, open, err := openedNode(t, e, d.Nodes)
 		if err != nil {
-			return unreadable(d, "exported", err)
+			return undetermined(d, "exported", err)
 		}
-		if n.SysPath != "" {
+		if open {
 			return usef(true, "%s is exported by %s", n.Name(), e.by)
 		}
 	}
 	return nil
 }
 
-// openedNode returns the node that an export has open, or the zero Node if it has none of the given nodes open. An error means
-// that metalplug cannot determine which device is open.
-func openedNode(t *Tree, e export, nodes []Node) (Node, error) {
+// openedNode returns the first of the given nodes that an export has open. If the export has none of them open, the result open
+// is false. An error means that metalplug cannot determine which device is open.
+func openedNode(t *Tree, e export, nodes []Node) (n Node, open bool, err error) {
 	if e.number != "" {
-		return findNode(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
+		n, open = findNode(nodes, func(n Node) bool { return n.Block && n.Number == e.number })
+		return n, open, nil
 	}
-	if n := findNode(nodes, func(n Node) bool { return e.scsi != "" && path.Base(t.Resolve(n.SysPath+"/device")) == e.scsi }); n.SysPath != "" {
-		return n, nil
+	if n, open = findNode(nodes, func(n Node) bool { return e.scsi != "" && path.Base(t.Resolve(n.SysPath+"/device")) == e.scsi }); open {
+		return n, true, nil
 	}
 	known := false
 	for _, name := range possiblePaths(e.name) {
@@ -81,34 +81,26 @@ func openedNode(t *Tree, e export, nodes []Node) (Node, error) {
 		if err != nil {
 			continue
 		}
-		if n := findNode(nodes, func(n Node) bool { return isNodeOf(t, n, found) }); n.SysPath != "" {
-			return n, nil
+		if n, open = findNode(nodes, func(n Node) bool { return isNodeOf(t, n, found) }); open {
+			return n, true, nil
 		}
 		known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
 	}
 	if known {
-		return Node{}, nil
+		return Node{}, false, nil
 	}
 	last := path.Base(path.Clean(e.name))
-	if n := findNode(nodes, func(n Node) bool { return isNode(last, n.Name()) }); n.SysPath != "" {
-		return n, nil
+	if n, open = findNode(nodes, func(n Node) bool { return isNode(last, n.Name()) }); open {
+		return n, true, nil
 	}
 	inDev := path.Base(path.Dir(path.Clean(e.name))) == "dev" // a link in another directory may have any name
-	if inDev && (t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last)) {
-		return Node{}, nil // another device, whose node this process cannot see
+	// If this is another device, this process cannot see its node.
+	other := inDev && (t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last))
+	_, controller := findNode(nodes, func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass })
+	if other || e.reach == noDisk || e.reach == anyController && !controller {
+		return Node{}, false, nil
 	}
-	controller := func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass }
-	if e.reach == noDisk || e.reach == anyController && !slices.ContainsFunc(nodes, controller) {
-		return Node{}, nil
-	}
-	return Node{}, fmt.Errorf("%s has opened %q, which metalplug cannot see; export the disk by a name in /dev, or stop exporting it", e.by, e.name)
-}
-
-func findNode(nodes []Node, is func(Node) bool) Node {
-	if i := slices.IndexFunc(nodes, is); i >= 0 {
-		return nodes[i]
-	}
-	return Node{}
+	return Node{}, false, fmt.Errorf("%s has opened %q, which metalplug cannot see; export the disk by a name in /dev, or stop exporting it", e.by, e.name)
 }
 
 // possiblePaths returns the paths at which a device with the given name may be found. The first is the name itself. A container

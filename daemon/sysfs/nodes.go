@@ -67,11 +67,15 @@ func (d Disk) Name() string { return d.Nodes[0].Name() }
 
 // Part returns the first block device among the nodes of a disk for which the function matches returns true.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
-	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
-	if i < 0 {
-		return Node{}, false
+	return findNode(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
+}
+
+// findNode returns the first of the given nodes for which the function matches returns true.
+func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
+	if i := slices.IndexFunc(nodes, matches); i >= 0 {
+		return nodes[i], true
 	}
-	return d.Nodes[i], true
+	return Node{}, false
 }
 
 // nodePaths returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first. For a

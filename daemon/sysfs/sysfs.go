@@ -187,7 +187,7 @@ func (t *Tree) Names(dir string) []string {
 // Numbered returns the entries of a directory whose names consist of the given prefix and a number, such as "renderD128" for the
 // prefix "renderD".
 func (t *Tree) Numbered(dir, prefix string) []string {
-	return slices.DeleteFunc(t.Names(dir), func(name string) bool { return !Numbered(name, prefix) })
+	return slices.DeleteFunc(t.Names(dir), func(name string) bool { return !IsNumbered(name, prefix) })
 }
 
 // Properties returns the properties in the attribute "uevent" of the device at sysPath, such as DRIVER, PCI_SLOT_NAME
@@ -228,8 +228,8 @@ func Up(sysPath string) iter.Seq[string] {
 	}
 }
 
-// Numbered reports whether a name consists of the given prefix and a number, such as "loop0" for the prefix "loop".
-func Numbered(name, prefix string) bool {
+// IsNumbered reports whether a name consists of the given prefix and a number, such as "loop0" for the prefix "loop".
+func IsNumbered(name, prefix string) bool {
 	number, ok := strings.CutPrefix(name, prefix)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }

@@ -79,7 +79,7 @@ func usef(byHost bool, format string, args ...any) error {
 	return &Use{Text: fmt.Sprintf(format, args...), ByHost: byHost}
 }
 
-func unreadable(d Disk, question string, err error) error {
+func undetermined(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
@@ -88,7 +88,7 @@ func unreadable(d Disk, question string, err error) error {
 // directly.
 func (t *Tree) InUse(d Disk, loops bool) error {
 	if d.err != nil {
-		return unreadable(d, "used", d.err)
+		return undetermined(d, "used", d.err)
 	}
 	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports} {
 		if err := check(t, d); err != nil {
@@ -121,7 +121,7 @@ func checkMounts(t *Tree, d Disk) error {
 	if len(errs) > 1 {
 		cause = fmt.Errorf("%w; %w", errs[0], errs[1])
 	}
-	return unreadable(d, "mounted", cause)
+	return undetermined(d, "mounted", cause)
 }
 
 // mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point is
@@ -164,7 +164,7 @@ func checkSwaps(t *Tree, d Disk) error {
 	case errors.Is(err, ErrGone):
 		return nil // the kernel was built without CONFIG_SWAP
 	case err != nil:
-		return unreadable(d, "swapped to", err)
+		return undetermined(d, "swapped to", err)
 	}
 	for line := range strings.Lines(table) {
 		name, _, _ := strings.Cut(line, " ")
