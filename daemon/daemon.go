@@ -33,8 +33,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// enumerateInterval is the interval at which the daemon enumerates all devices, in case an event was lost.
-const enumerateInterval = 5 * time.Minute
+// checkInterval is the interval at which the daemon enumerates all devices, in case an event was lost.
+const checkInterval = 5 * time.Minute
 
 // Options configures a daemon.
 type Options struct {
@@ -155,7 +155,7 @@ func (d *daemon) build(last time.Time) {
 		Machine:    systemd.MachineID(),
 		AfterBoot:  last.IsZero(),
 		Remembered: d.remembered(),
-		Audit:      enumerateInterval,
+		Audit:      checkInterval,
 		Log:        d.Log,
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)

@@ -22,7 +22,7 @@ func (d *daemon) returnMemory(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 	case <-d.inventory.Ready():
 	}
-	for rest := startDelay; ; rest = enumerateInterval {
+	for rest := startDelay; ; rest = checkInterval {
 		select {
 		case <-ctx.Done():
 			return nil

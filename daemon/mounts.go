@@ -146,7 +146,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 		case <-mounted:
 			pause = recheck
 		case <-time.After(pause):
-			pause = enumerateInterval
+			pause = checkInterval
 		}
 		for _, m := range dirs {
 			if err := m.replaced(paths.Proc); err != nil {

@@ -57,14 +57,10 @@ func (h Helper) template(r Request) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the configuration: %w", err)
 	}
-	for _, resource := range c.Resources {
-		if resource.Name != r.Resource {
-			continue
-		}
-		stages := map[string]string{Init: resource.Units.Init, Start: resource.Units.Start, Release: resource.Units.Release}
-		if stages[r.Stage] != "" {
-			return stages[r.Stage], nil
-		}
+	resource, _ := c.Resource(r.Resource)
+	template := map[string]string{Init: resource.Units.Init, Start: resource.Units.Start, Release: resource.Units.Release}[r.Stage]
+	if template != "" {
+		return template, nil
 	}
 	return "", fmt.Errorf("refuse the request: %s does not set units.%s for %s; systemctl reload metalplugd", h.File, r.Stage, r.Resource)
 }
