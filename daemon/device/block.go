@@ -26,7 +26,7 @@ var stackedDevices = udev.Match{Subsystem: "block", Properties: map[string]strin
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
-	switch err := h.InUse(d, true); {
+	switch err := h.InUse(d); {
 	case errors.As(err, &use) && use.Unread == nil:
 		return hostUse{inUsef("%w", use), use.ByHost}
 	case err != nil:

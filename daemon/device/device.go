@@ -156,9 +156,6 @@ func ClassNamed(name string) *Class {
 	return nil
 }
 
-// Selects reports whether the udev device d is a subject of the class.
-func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
-
 // WokenBy reports whether an event of the udev device d requires an inspection of all subjects of the class. For example, d may
 // belong to a group that one of the subjects represents.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {

@@ -81,7 +81,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 // explainClass adds the step that shows the class of a udev device. For class node, it also adds a step for each rule that was
 // tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
-	if c := classOf(u); c != nil {
+	if c := ClassOf(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
 		return
 	}

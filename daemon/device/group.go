@@ -203,8 +203,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
 		switch first, _, _ := nodeRule(h, rules, m); {
-		case classOf(m) != nil:
-			taken[m.DevNode] = "class " + classOf(m).Name
+		case ClassOf(m) != nil:
+			taken[m.DevNode] = "class " + ClassOf(m).Name
 		case first != nil && first != r:
 			taken[m.DevNode] = first.Resource
 		default:

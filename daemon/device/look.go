@@ -67,7 +67,7 @@ func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 // lookAt implements [Look]. The result ok is false if the udev device is not a subject of any class or no longer exists. If
 // lookAt identifies no device, the Offer of the only sighting contains the reason.
 func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
-	class := classOf(*u)
+	class := ClassOf(*u)
 	unidentified := func(err error) []Sighting {
 		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
 	}
@@ -188,10 +188,10 @@ func commonNUMANode(h *Host, hardware []string) int {
 	return common
 }
 
-// classOf returns the class that has u as a subject, or nil. It never returns [Generic], because only rules select the subjects
+// ClassOf returns the class that has u as a subject, or nil. It never returns [Generic], because only rules select the subjects
 // of that class.
-func classOf(u udev.Device) *Class {
-	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Selects(u) }); i >= 0 {
+func ClassOf(u udev.Device) *Class {
+	if i := slices.IndexFunc(Classes, func(c *Class) bool { return anyMatch(c.Match, u) }); i >= 0 {
 		return Classes[i]
 	}
 	return nil

@@ -24,7 +24,7 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	p := &Population{host: h, class: class}
 	for i := range seen {
 		u := &seen[i]
-		of := classOf(*u)
+		of := ClassOf(*u)
 		if of != class && (of != nil || class != &Generic || u.DevNode == "") {
 			continue
 		}

@@ -138,7 +138,7 @@ func TestNVMeInUse(t *testing.T) {
 			mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=30 22 259:4 / /data rw - xfs /dev/nvme2n1 rw\n`,
 		}, want: itself + "  held back: in use: nvme2n1 is mounted on /data" + node},
 		{name: "mounts unknown", recording: "nvme", edits: []string{mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", "F: /proc/3/mountinfo="}, want: itself +
-			"  held back: in use: cannot determine whether nvme2n1 is mounted: read /proc/1/mountinfo: gone: no such file or directory; read /proc/self/mountinfo: gone: no such file or directory" + node},
+			"  held back: in use: cannot determine whether nvme2n1 is mounted: read /proc/self/mountinfo: gone: no such file or directory" + node},
 		{name: "swap", recording: "nvme", edits: []string{"/dev/sda3 ", "/dev/nvme2n1 "}, want: itself + "  held back: in use: nvme2n1 is swapped to" + node},
 		{name: "swaps unknown", recording: "nvme", edits: []string{"F: /proc/swaps=Filename", "F: /proc/swaps/sub=Filename"}, want: itself +
 			"  held back: in use: cannot determine whether nvme2n1 is swapped to: read /proc/swaps: is a directory" + node},

@@ -145,7 +145,7 @@ func (n *Inspector) hint(e udev.Event) {
 // mayBeSubject reports whether the device d may be a subject. If this depends on the content of sysfs, mayBeSubject returns
 // true, and the inspection decides.
 func (n *Inspector) mayBeSubject(d udev.Device) bool {
-	return slices.ContainsFunc(device.Classes, func(c *device.Class) bool { return c.Selects(d) }) || d.DevNode != "" && n.wanted(&device.Generic)
+	return device.ClassOf(d) != nil || d.DevNode != "" && n.wanted(&device.Generic)
 }
 
 func (n *Inspector) add(d udev.Device) {
@@ -155,12 +155,10 @@ func (n *Inspector) add(d udev.Device) {
 	n.pollSubject(s)
 }
 
-// pollSubject schedules a poll for each class of a subject that has no scheduled poll yet.
+// pollSubject schedules a poll of a subject's class, unless one is already scheduled.
 func (n *Inspector) pollSubject(s *Subject) {
-	for _, c := range device.Classes {
-		if c.Every > 0 && !n.polled[c] && c.Selects(*s.udev) && n.wanted(c) {
-			n.poll(c)
-		}
+	if c := device.ClassOf(*s.udev); c != nil && c.Every > 0 && !n.polled[c] && n.wanted(c) {
+		n.poll(c)
 	}
 }
 

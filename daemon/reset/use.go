@@ -35,7 +35,7 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 
 // checkUnused returns nil if nothing shows that a disk is in use. Otherwise, it returns a [Busy] error that describes the use.
 func (h *host) checkUnused(d sysfs.Disk) error {
-	if err := h.InUse(d, false); err != nil {
+	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)
 	}
 	if !h.Present("/proc/1/mountinfo") { // other mount namespaces must also be checked, such as that of process 1

@@ -90,7 +90,7 @@ func TestExports(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := tree(t, with(aDisk(), c.files))
-			err := h.InUse(h.DiskAt(disk), true)
+			err := h.InUse(h.DiskAt(disk))
 			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("in use: %v, want %q", err, c.want)
 			}

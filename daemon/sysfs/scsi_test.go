@@ -45,7 +45,7 @@ func TestExportedSCSIDisk(t *testing.T) {
 			h := tree(t, with(aSCSIDisk(), files))
 			for _, sysPath := range []string{scsiDisk, scsiDisk + "/sdb1"} {
 				var use *sysfs.Use
-				err := h.InUse(h.DiskAt(sysPath), true)
+				err := h.InUse(h.DiskAt(sysPath))
 				if want == "" && err == nil || want != "" && errors.As(err, &use) && strings.HasPrefix(err.Error(), want+" is exported by ") {
 					continue
 				}
@@ -69,7 +69,7 @@ func TestExportedByItsSCSIAddress(t *testing.T) {
 			place + "info": "Status: ACTIVATED\n        SCSI Device Bus Location: Channel ID: " + c.at + " Host ID: " + c.host + "\n        Vendor: X\n",
 		}))
 		for _, sysPath := range []string{scsiDisk, scsiDisk + "/sdb1"} {
-			if err := h.InUse(h.DiskAt(sysPath), true); (err != nil) != (c.want != "") || err != nil && err.Error() != c.want {
+			if err := h.InUse(h.DiskAt(sysPath)); (err != nil) != (c.want != "") || err != nil && err.Error() != c.want {
 				t.Errorf("%s, %s: %s: %v", c.plugin, c.at, sysPath, err)
 			}
 		}

@@ -84,44 +84,36 @@ func undetermined(d Disk, question string, err error) error {
 }
 
 // InUse returns nil if nothing shows that the disk d is in use. Otherwise, it returns a *[Use]. InUse finds loop devices only by
-// the names of their backing files. If the parameter loops is false, InUse ignores loop devices, because the caller queries them
-// directly.
-func (t *Tree) InUse(d Disk, loops bool) error {
+// the names of their backing files.
+func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {
 		return undetermined(d, "used", d.err)
 	}
-	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports} {
+	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports, checkBackingFiles} {
 		if err := check(t, d); err != nil {
 			return err
 		}
 	}
-	return checkBackingFiles(t, d, loops)
+	return nil
 }
 
 // checkMounts checks the mounts of this host and of this process. The mounts of a confined process may differ from those of the
 // host. If procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
 func checkMounts(t *Tree, d Disk) error {
-	var errs []error
-	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
-		table, err := t.ReadAll(name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+	own, err := t.ReadAll("/proc/self/mountinfo")
+	if err != nil {
+		return undetermined(d, "mounted", err)
+	}
+	host, err := t.ReadAll("/proc/1/mountinfo")
+	if err != nil && !errors.Is(err, ErrGone) {
+		return undetermined(d, "mounted", err)
+	}
+	for line := range strings.Lines(host + own) {
+		if p, where := mountOf(t, line, d); where != "" {
+			return usef(true, "%s is mounted on %s", p.Name(), where)
 		}
-		for line := range strings.Lines(table) {
-			if p, where := mountOf(t, line, d); where != "" {
-				return usef(true, "%s is mounted on %s", p.Name(), where)
-			}
-		}
 	}
-	if len(errs) == 0 || len(errs) == 1 && errors.Is(errs[0], ErrGone) {
-		return nil
-	}
-	cause := errs[0]
-	if len(errs) > 1 {
-		cause = fmt.Errorf("%w; %w", errs[0], errs[1])
-	}
-	return undetermined(d, "mounted", cause)
+	return nil
 }
 
 // mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point is
@@ -195,12 +187,9 @@ func checkBtrfs(t *Tree, d Disk) error {
 
 // checkBackingFiles checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
 // exclusive open would not detect them. If the attribute of a zram or loop device cannot be read, this device is not set up.
-func checkBackingFiles(t *Tree, d Disk, loops bool) error {
+func checkBackingFiles(t *Tree, d Disk) error {
 	const class = "/sys/class/block"
 	for _, kind := range []struct{ prefix, attr string }{{"loop", "/loop/backing_file"}, {"zram", "/backing_dev"}} {
-		if kind.prefix == "loop" && !loops {
-			continue
-		}
 		for _, name := range t.Numbered(class, kind.prefix) {
 			backing, _ := t.Read(class + "/" + name + kind.attr)
 			if p, ok := partNamed(t, backing, d); ok {
