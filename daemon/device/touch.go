@@ -32,8 +32,7 @@ type Touch struct {
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the quick check
-// finds no data. The only error is [ErrInUse]. Print blocks for at most 20 s.
+// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read. The only error is [ErrInUse]. Print blocks for at most 20 s.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
@@ -41,13 +40,16 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	reading, err := t.Probe(ctx, target, false)
-	switch {
-	case errors.Is(err, ErrInUse):
+	if errors.Is(err, ErrInUse) {
 		return "", err
-	case reading.Content == "":
-		return "", nil
 	}
 	return reading.Fingerprint, nil
+}
+
+// LooksBlank reports whether a fingerprint is that of a disk on which the quick check found no data. The disk may contain data in
+// blocks that the quick check does not read.
+func LooksBlank(fingerprint string) bool {
+	return strings.HasSuffix(fingerprint, ":"+strings.Repeat("0", 32))
 }
 
 // AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up. It must still

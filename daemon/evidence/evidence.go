@@ -6,6 +6,7 @@ package evidence
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -62,10 +63,11 @@ func (v Evidence) Reading() string {
 }
 
 // OutlastsBoot reports whether the evidence is valid after a reboot. The fingerprint of an adoption shows whether another
-// machine has changed the disk in the meantime. An adoption without a fingerprint is therefore not valid.
+// machine has changed the disk in the meantime. An adoption without a fingerprint of data is therefore not valid.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
-		return v.Fingerprint != ""
+		_, hash, _ := strings.Cut(v.Fingerprint, ":")
+		return strings.Trim(hash, "0") != "" // the hash of a blank disk is zero
 	}
 	return v.Of == ""
 }

@@ -11,8 +11,9 @@ import (
 // known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	content       // identifies the last tenant's data, if no other process has written to the disk since
-	Wrote   wrote `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
+	// Fingerprint identifies the data that the last tenant left on the disk, see [device.Report]. It is empty if the data is unknown.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Wrote       wrote  `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
 	// Initialised is the name of the init unit ([device.Rule].Init) that has run since the hardware last appeared.
 	Initialised string `json:"initialised,omitempty"`
 	// Claims contains the claims that hold the device until the kubelet releases them. metalplug must save them, because the
@@ -25,12 +26,6 @@ type known struct {
 	// Owed identifies a kubelet whose call to Allocate may not have ended yet. It is nil if there is no such call, and points to
 	// an empty text if the kubelet is unknown.
 	Owed *string `json:"owed,omitempty"`
-}
-
-// content identifies the data that a tenant left on a disk. The zero value means that the data is unknown.
-type content struct {
-	Fingerprint string `json:"fingerprint,omitempty"`
-	Blank       bool   `json:"blank,omitempty"` // an inspection found no data on the disk
 }
 
 // wrote is the number of sectors that were written to a disk since the disk appeared, see [evidence.Book.Presence].
@@ -92,22 +87,20 @@ func (l *leases) noteTwin(e *entry) {
 // compareContent records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
 // compares the content with this record. If the content differs, another node or an operator has written to the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
-	found := content{s.Fingerprint, s.Blank}
-	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
-	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
+	if s.Fingerprint == "" || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
 		return
 	}
-	if e.content.Fingerprint != "" && e.content.Fingerprint != s.Asked {
+	if e.Fingerprint != "" && e.Fingerprint != s.Asked {
 		return // the probe began before the fingerprint was known, so it read other blocks of the disk
 	}
-	e.seenContent = found
+	e.seenFingerprint = s.Fingerprint
 	switch {
-	case !e.lease.Residue || e.content == found:
+	case !e.lease.Residue || e.Fingerprint == s.Fingerprint:
 		return
-	case e.content != (content{}):
+	case e.Fingerprint != "":
 		l.noteForeignContent(e, "it differs from what its last pod left")
 	}
-	e.content = found
+	e.Fingerprint = s.Fingerprint
 	l.saveLater()
 }
 

@@ -31,7 +31,7 @@ type entry struct {
 	work     window      // metalplug's own work on the device
 	books
 	known
-	seenContent content // data on the disk, according to the last inspection
+	seenFingerprint string // fingerprint of the disk at the last inspection
 	firmware
 	lastProbe
 	membership

@@ -106,7 +106,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 			return
 		}
 		if l.setEvidence(e, next); next.Kind != "" {
-			e.content, e.seenContent = content{}, content{}
+			e.Fingerprint, e.seenFingerprint = "", ""
 			e.work.recheck = true // a process may have written to the disk since it was read
 			l.invalidate(e)
 		}
@@ -125,7 +125,7 @@ func (l *leases) erased(e *entry, p device.Report) {
 	if p.Appearance != e.Appearance {
 		v.Of = presence
 	}
-	e.content, e.seenContent = content{}, content{}
+	e.Fingerprint, e.seenFingerprint = "", ""
 	_ = l.apply(e, lease.Event{Name: lease.Erased})
 	l.setEvidence(e, v)
 }

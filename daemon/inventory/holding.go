@@ -202,7 +202,7 @@ func (a *allocations) listedByKubelet(e *entry) {
 // started records that a container may be using the device from now on.
 func (l *leases) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
-	e.content, e.seenContent = content{}, content{}
+	e.Fingerprint, e.seenFingerprint = "", ""
 	e.work.delay = ""
 }
 

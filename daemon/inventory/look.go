@@ -66,7 +66,7 @@ func (d *disks) note(e *entry) device.Note {
 		f, v := d.facts(e), d.evidence.Get(e.Disk)
 		n.Erased, n.Proven = f.Spared(), v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
-			n.Fingerprint = e.content.Fingerprint
+			n.Fingerprint = e.Fingerprint
 		}
 	}
 	return n

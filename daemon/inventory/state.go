@@ -140,7 +140,7 @@ func (l *loop) restore() {
 // machine may have used the disk, and may have written to a blank disk where no fingerprint shows it. If a pod could write to the disk until the boot, there is no fingerprint. In that case,
 // only the same pod may start a container with the disk after the boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
-	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Blank && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
+	return r.known.Medium != "" && (r.Fingerprint != "" && !device.LooksBlank(r.Fingerprint) && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }
 
 // saveLater saves the state after a short pause. The saved state includes changes that are made during the pause.
@@ -185,7 +185,7 @@ func (l *loop) record(e *entry) record {
 		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.bundleResource, ID: e.bundle}, Lease: e.lease, known: e.known,
 	}
 	if e.busy() {
-		r.content, r.Appearance, r.Wrote = content{}, e.work.diskBefore.Appearance, wrote{}
+		r.Fingerprint, r.Appearance, r.Wrote = "", e.work.diskBefore.Appearance, wrote{}
 	}
 	return r
 }

@@ -18,7 +18,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 		Disk: verdict.DiskFacts{
 			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work.recheck,
 		},
-		Same: e.content == e.seenContent, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
+		Same: e.Fingerprint == e.seenFingerprint, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
 	}
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)
@@ -90,7 +90,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Fingerprint, s.Moved = e.content.Fingerprint, e.lease.Held() && e.moved()
+	s.Fingerprint, s.Moved = e.Fingerprint, e.lease.Held() && e.moved()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
 	}

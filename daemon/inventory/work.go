@@ -184,7 +184,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 	w.phase, w.reason, w.diskBefore, w.provenDiskseq, w.givenSince = working, reason, e.Disk, "", false
 	// The state file must not contain these facts during the work, because metalplugd may end before it records the
 	// outcome.
-	if v := l.evidence.Get(e.Disk); e.content != (content{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
+	if v := l.evidence.Get(e.Disk); e.Fingerprint != "" || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.saveSoon(e)
 	}
 	l.changed(e)
@@ -229,7 +229,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 		}
 	}
 	if o.Touched {
-		if e.content, e.seenContent = (content{}), (content{}); v != nil {
+		if e.Fingerprint, e.seenFingerprint = "", ""; v != nil {
 			v.Fingerprint = o.Fingerprint
 		}
 	}

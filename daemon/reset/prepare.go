@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -129,7 +130,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 // signature forbids an erasure, unless the operator ordered the erasure.
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
-	blank := t.Fingerprint == Blank || strings.HasSuffix(t.Fingerprint, ":"+strings.Repeat("0", 32))
+	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && blank {
 		content = knownPartitions
 	}

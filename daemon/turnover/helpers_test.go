@@ -82,6 +82,9 @@ func (h *helpers) contentOf(name string) string {
 }
 
 func fingerprint(content string) string {
+	if content == "" {
+		return "5eed:" + strings.Repeat("0", 32)
+	}
 	sum := fnv.New64a()
 	sum.Write([]byte(content))
 	return fmt.Sprintf("5eed:%x", sum.Sum64())
