@@ -5,7 +5,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/metalplug/metalplug/internal/fsutil"
@@ -115,10 +114,7 @@ func (d *doctor) checkSELinux() (fine string) {
 		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report the denials",
 			"the audit log contains %d denials for metalplug's programs", n)
 	}
-	mode := "permissive"
-	if on, err := strconv.ParseBool(enforcing); err == nil && on {
-		mode = "enforcing"
-	}
+	mode := map[bool]string{true: "enforcing", false: "permissive"}[enforcing == "1"]
 	return mode + ", the labels are correct, and nothing was denied"
 }
 

@@ -369,6 +369,26 @@ func TestWhy(t *testing.T) {
 	}
 }
 
+// TestWhyDuringReload changes the configuration before the inventory has the new rules.
+func TestWhyDuringReload(t *testing.T) {
+	var current *atomic.Pointer[config.Config]
+	b := start(t, machine()+strings.ReplaceAll(widget("other0", "o"), "SUBSYSTEM=widget", "SUBSYSTEM=other"), func(o *control.Options) { current = o.Config })
+	next := *current.Load()
+	next.Resources = append(slices.Clone(next.Resources), config.Resource{Name: "example.org/other", Class: device.NodeName, Match: map[string]string{"SUBSYSTEM": "other"}})
+	current.Store(&next)
+	verdict := func() string { return get[api.Answer](b, "/v1/why?what=/dev/other0").Found[0].Verdict }
+	if got, want := verdict(), "not offered: metalplugd has not applied the last change yet; repeat the command in a few seconds"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	select {
+	case <-b.inventory.SetRules(next.Rules(), nil):
+	case <-t.Context().Done():
+	}
+	if got, want := verdict(), "offered as example.org/other, Healthy"; !strings.HasPrefix(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // asNobody connects as another user. The kernel records the user of this thread.
 func asNobody(t *testing.T, path string) net.Conn {
 	t.Helper()

@@ -126,8 +126,8 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// addState adds states from the inventory and from the kubelet to the result of an inspection. For a moment after a change,
-// these states may differ from the result. In this case, the explanation shows both.
+// addState adds states from the inventory and from the kubelet to the result of an inspection. After a change of the hardware or
+// the configuration, these states are old until the inventory has inspected the device. In this case, the verdict says so.
 func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
@@ -143,10 +143,12 @@ func (q *question) addState(e device.Explained) api.Explanation {
 	for d := range q.snapshot.All() {
 		if d.Present && d.Device.SysPath == e.Device.SysPath && strings.HasPrefix(d.Device.ID, e.Device.ID) {
 			q.conclude(&x, d)
-			return x
+			if d.Resource != "" || d.Taker == e.Resource {
+				return x
+			}
 		}
 	}
-	x.Verdict = "not offered: it is not in the device list"
+	x.Verdict = "not offered: metalplugd has not applied the last change yet; repeat the command in a few seconds"
 	if e.Device.Class == nil {
 		x.Verdict = "not offered: " + q.explainNoMatch(e, err)
 	}
