@@ -40,7 +40,7 @@ func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, er
 	case r.Error != "":
 		return Answer{}, fmt.Errorf("read the answer of %s: %s", c.Peer.Program, r.Error)
 	case slices.ContainsFunc(r.Holders, other):
-		return Answer{}, fmt.Errorf("read the answer of %s: %w: it contains devices that were not requested", c.Peer.Program, exchange.ErrMessage)
+		return Answer{}, fmt.Errorf("read the answer of %s: %w: the answer contains devices that were not requested", c.Peer.Program, exchange.ErrMessage)
 	}
 	return r.Answer, r.Err()
 }

@@ -110,7 +110,7 @@ func (r *scanner) readMappings(task string, held map[Number]bool) (some bool, er
 	}
 	for f := range missed {
 		if !r.cannotBeNode(link{task: task, file: f}) {
-			return some, fmt.Errorf("read %s/maps: its mappings keep changing", task)
+			return some, fmt.Errorf("read %s/maps: the mappings keep changing", task)
 		}
 	}
 	return some, nil

@@ -196,7 +196,7 @@ func TestHoldersOfWhatCannotBeRead(t *testing.T) {
 		}, 0, "too many levels of symbolic links"},
 		{"a file that is always mapped elsewhere", func(p tree) {
 			p.write("1/maps", "1000-2000 rw-s 0 00:05 8 /dev/null\n")
-		}, 0, "its mappings keep changing"},
+		}, 0, "the mappings keep changing"},
 		{"the cgroup of a holder", func(p tree) {
 			p.remove("1/cgroup")
 			p.write("1/cgroup/x", "")

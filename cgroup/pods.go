@@ -76,7 +76,7 @@ func hierarchy(root string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("find pods in %s: %w: it is not the root of a cgroup hierarchy", root, fs.ErrNotExist)
+	return "", fmt.Errorf("find pods in %s: %w: the directory is not the root of a cgroup hierarchy", root, fs.ErrNotExist)
 }
 
 // walk is one search for the cgroups of pods.

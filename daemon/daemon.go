@@ -235,7 +235,7 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 		resource.Member = func(name string) (plugin.Resource, error) {
 			member, ok := d.config.Load().Resource(name)
 			if !ok {
-				return plugin.Resource{}, fmt.Errorf("resource %s is not configured any more", name)
+				return plugin.Resource{}, fmt.Errorf("resource %s is no longer configured", name)
 			}
 			return offered(d, member), nil
 		}

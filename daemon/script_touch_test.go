@@ -87,7 +87,7 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	switch content := h.content[name]; {
 	case content == "" && !(w.Scrub != "" && !w.Tenant && !w.ByHand), w.ByHand:
 	case !w.Tenant, t.Fingerprint != "" && t.Fingerprint != "5eed:"+content:
-		return device.Report{}, fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
+		return device.Report{}, fmt.Errorf("%w: %w: the disk contains %s", turnover.ErrUnfit, device.ErrForeign, content)
 	}
 	if w.Method != "" {
 		h.did("reset " + name + " " + w.Method)

@@ -43,7 +43,7 @@ func decode(message []byte) (Event, error) {
 // payload checks the sizes in a message's header and returns the part after the header.
 func payload(message []byte) (string, error) {
 	if len(message) < shortestHead || string(message[:len(prefix)]) != prefix {
-		return "", errors.New("decode udev message: it does not begin with libudev")
+		return "", errors.New("decode udev message: the message does not begin with libudev")
 	}
 	if got := binary.BigEndian.Uint32(message[offMagic:]); got != magic {
 		return "", fmt.Errorf("decode udev message: magic number %#x, expected %#x", got, uint32(magic))

@@ -218,7 +218,7 @@ func TestCheckOfBundles(t *testing.T) {
 			"shared", members + "\n[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2",
 			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2; write shares = 1 for the members of a bundle`,
 		},
-		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train gets no device: too few are left of amd.com/gpu; to list the devices, add --explain`},
+		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train gets no device: too few devices are left of amd.com/gpu; to list the devices, add --explain`},
 		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train gets no device: the remaining devices are not near enough (near = "numa"); to list the devices, add --explain`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -605,7 +605,7 @@ func TestWhoIsNotRegistered(t *testing.T) {
 		}
 	}
 	n.complained(nvmeName, "waiting for the kubelet")
-	told("waiting for the kubelet: look for "+n.path("plugins/kubelet.sock")+": no such file or directory", "systemctl start kubelet")
+	told("waiting for the kubelet: find "+n.path("plugins/kubelet.sock")+": no such file or directory", "systemctl start kubelet")
 	if err := errors.Join(os.Rename(n.path("plugins"), n.path("gone")), os.WriteFile(n.path("plugins"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func Shortage(m *device.Members, items []Item, bundles int) string {
 	if len(missing) == 0 {
 		return fmt.Sprintf("the remaining devices are not near enough (near = %q)", m.Near)
 	}
-	return "too few are left of " + strings.Join(missing, ", ")
+	return "too few devices are left of " + strings.Join(missing, ", ")
 }
 
 // count returns a slice with the number of items of each kind.

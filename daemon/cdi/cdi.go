@@ -160,7 +160,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	defer s.mu.Unlock()
 	sp := s.specs[resource]
 	if sp == nil {
-		return nil, fmt.Errorf("%s has no CDI spec any more: the configuration was reloaded", resource)
+		return nil, fmt.Errorf("%s no longer has a CDI spec, because the configuration was reloaded", resource)
 	}
 	if _, err := os.Stat(sp.file); err != nil {
 		sp.written = nil

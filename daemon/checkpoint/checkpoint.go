@@ -69,7 +69,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 	}
 	switch {
 	case limited.N <= 0:
-		return nil, time.Time{}, fmt.Errorf("read %s: it is larger than %d bytes", file, maxSize)
+		return nil, time.Time{}, fmt.Errorf("read %s: the file is larger than %d bytes", file, maxSize)
 	case err != nil:
 		return nil, time.Time{}, fmt.Errorf("read %s: %w", file, err)
 	}

@@ -346,7 +346,7 @@ func TestWhy(t *testing.T) {
 		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
 		{"widget0", "offered as example.org/widget, Healthy", "udev"},
 		{"/dev/widget1", `not offered: no class matches the device: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
-		{"/sys/devices/virtual/other/o", "not offered: no class matches the device, and pods cannot get it, because neither the device nor its children have a device node", "class"},
+		{"/sys/devices/virtual/other/o", "not offered: no class matches the device, and neither the device nor its children have a device node", "class"},
 	} {
 		answer := get[api.Answer](b, "/v1/why?what="+test.what)
 		if len(answer.Found) != 1 || answer.Found[0].Verdict != test.verdict {

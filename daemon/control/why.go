@@ -223,7 +223,7 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	case d.State == lease.Unproven:
 		why = "none: no full read, no erasure by metalplug, not adopted"
 	case d.Reserved != "" && d.Barred != d.Reserved:
-		ok, why = true, "it contains data from a pod on this node; the data is erased before the next container starts"
+		ok, why = true, "the disk contains data from a pod on this node; metalplug erases the data before the next container starts"
 	default:
 		return
 	}
@@ -237,7 +237,7 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 
 // addKubelet adds a step that shows whether the kubelet receives a resource's device list.
 func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
-	text := "the resource is no longer configured: it is removed once no pod holds it"
+	text := "the resource is no longer configured: metalplugd removes the resource once no pod holds its devices"
 	if r, ok := q.config.Resource(resource); ok {
 		text, connected = api.Resource{Serve: r.Serve, Standing: q.Standing()[resource]}.KubeletState()
 	}

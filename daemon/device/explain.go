@@ -49,7 +49,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 		}
 		return
 	}
-	e.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
+	e.add("identity", d.Class.Name, nil, strings.TrimRight("the ID is "+d.ID+", "+d.Model, ", "))
 	if d.group != nil {
 		e.addDecision("rule", d.rule.Resource, decision{rule: d.rule}, "it is a member of a group")
 	} else {
@@ -64,7 +64,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	if e.objection != nil && e.Offer == nil {
 		e.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", e.objection, e.Resource))
 	} else {
-		e.add("offer", "", e.objection, "it can be offered")
+		e.add("offer", "", e.objection, "the device can be offered")
 	}
 	if e.Resource == "" {
 		return
@@ -94,7 +94,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 	switch {
 	case u.DevNode == "":
-		e.add("class", Generic.Name, errors.New("it has no device node"), "")
+		e.add("class", Generic.Name, errors.New("the hardware has no device node"), "")
 	case len(tries) == 0:
 		e.add("class", Generic.Name, errUnconfigured(&Generic), "")
 	}
@@ -125,7 +125,7 @@ func (e *Explained) addDecision(what, name string, t decision, found string) {
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}
-	err := errors.New("no rule matches it")
+	err := errors.New("no rule matches the device")
 	for _, f := range Look(&blind, rules, s.Device.Udev) {
 		switch {
 		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // f is another part of the same udev device

@@ -78,11 +78,11 @@ func TestExplain(t *testing.T) {
 				{Resource: "t/late", Class: &device.NVMe},
 			},
 			`ok class nvme: the class matches it: NVMe namespaces
-ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 no rule t/intel: PCI_ID is "144D:A80A", not "8086:*"
 no rule t/out: excluded by ID_NSID = "2"
 ok rule t/samsung: matches: PCI_ID is "144D:A80A" ("144D:*")
-ok offer : it can be offered
+ok offer : the device can be offered
 ok health : no fault is known
 ok nodes : /dev/nvme2n1
 `,
@@ -92,7 +92,7 @@ ok nodes : /dev/nvme2n1
 			[]string{"8:2 / / rw", "259:4 / /srv rw", "state=live", "state=dead"},
 			everything,
 			`ok class nvme: the class matches it: NVMe namespaces
-ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 ok rule test/nvme: matches: every nvme
 no offer : in use: nvme2n1 is mounted on /srv
 no health : controller nvme2 is dead
@@ -104,7 +104,7 @@ ok nodes : /dev/nvme2n1
 			[]string{"8:2 / / rw", "259:4 / /srv rw"},
 			[]device.Rule{{Resource: "t/x", Class: &device.NVMe, AllowInUse: true}},
 			`ok class nvme: the class matches it: NVMe namespaces
-ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 ok rule t/x: matches: every nvme
 ok offer : in use: nvme2n1 is mounted on /srv: overruled by t/x
 ok health : no fault is known
@@ -116,15 +116,15 @@ ok nodes : /dev/nvme2n1
 			[]string{"wwid=eui.36344830545001230025384300000001", "wwid="},
 			everything,
 			`ok class nvme: the class matches it: NVMe namespaces
-no identity nvme: not complete: its wwid is empty
+no identity nvme: not complete: the wwid of the disk is empty
 `,
 		},
 		{
 			"no rule of the class", nil, everything[:1],
 			`ok class nvme: the class matches it: NVMe namespaces
-ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 no rule : no resource of class nvme is configured
-ok offer : it can be offered
+ok offer : the device can be offered
 `,
 		},
 	}

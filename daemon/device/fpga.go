@@ -65,7 +65,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE")}
 	address := pciAddress(u.SysPath)
 	if address == "" {
-		return nil, errors.New("it has no PCI parent that identifies it")
+		return nil, errors.New("the port has no PCI parent that identifies the port")
 	}
 	if u.Subsystem == "pci" {
 		d.ID = MakeID("fpga", address)
@@ -78,7 +78,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}
 	port, err := h.Attr(u.SysPath, "id")
 	if err != nil {
-		return nil, incompletef("its port number is not known: %w", err)
+		return nil, incompletef("the port number is unknown: %w", err)
 	}
 	d.ID = MakeID("fpga", address, "port"+port)
 	if accelerator, err := h.Attr(u.SysPath, "afu_id"); err == nil {
@@ -108,7 +108,7 @@ func programmingError(h *Host, function string) error {
 		}
 		state, err := h.Attr(class+"/"+name, "state")
 		if err == nil && (strings.HasSuffix(state, " error") || state == "power off") {
-			return fmt.Errorf("its programming ended in %q (%s): program it again", state, name)
+			return fmt.Errorf("the programming of the FPGA ended in %q (%s): program the FPGA again", state, name)
 		}
 	}
 	return nil

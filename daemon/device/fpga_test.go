@@ -20,7 +20,7 @@ func TestFPGA(t *testing.T) {
 			  held back: not complete: driver dfl-port is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE`},
 		{name: "attributes not there yet", recording: "fpga-dfl", edits: []string{"A: id=0\\n\n", ""}, want: `
 			(dfl-port.0)
-			  held back: not complete: its port number is not known: read /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/fpga_region/region0/dfl-port.0/id: gone: no such file or directory`},
+			  held back: not complete: the port number is unknown: read /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/fpga_region/region0/dfl-port.0/id: gone: no such file or directory`},
 		{name: "latched error", recording: "fpga-dfl", edits: []string{"errors/errors=0x0", "errors/errors=0x8000000000000002"}, want: port +
 			"  sick: port error: errors/errors is 0x8000000000000002\n  /dev/dfl-port.0"},
 		{name: "first error", recording: "fpga-dfl", edits: []string{"errors/first_error=0x0", "errors/first_error=0x10"}, want: port +
@@ -32,20 +32,20 @@ func TestFPGA(t *testing.T) {
 			"  sick: the port has stopped the accelerator, which draws too much power (AP6)\n  /dev/dfl-port.0"},
 		{name: "below no PCI function", recording: "fpga-dfl", edits: []string{"/0000:3a:00.0/0000:3b:00.0", "/a/b"}, want: `
 			(dfl-port.0)
-			  held back: it has no PCI parent that identifies it`},
+			  held back: the port has no PCI parent that identifies the port`},
 		{name: "programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=operating"}, want: port + "  /dev/dfl-port.0"},
 		{name: "being programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=write"}, want: port + "  /dev/dfl-port.0"},
 		{name: "programmed badly", recording: "fpga-dfl", edits: []string{"state=unknown", "state=write complete error"}, want: port +
-			"  sick: its programming ended in \"write complete error\" (fpga0): program it again\n  /dev/dfl-port.0"},
+			"  sick: the programming of the FPGA ended in \"write complete error\" (fpga0): program the FPGA again\n  /dev/dfl-port.0"},
 		{name: "without power", recording: "fpga-dfl", edits: []string{"state=unknown", "state=power off"}, want: port +
-			"  sick: its programming ended in \"power off\" (fpga0): program it again\n  /dev/dfl-port.0"},
+			"  sick: the programming of the FPGA ended in \"power off\" (fpga0): program the FPGA again\n  /dev/dfl-port.0"},
 		{name: "another card programmed badly", recording: "fpga-dfl", edits: []string{
 			"0000:3b:00.0/fpga_region/region0/dfl-fme.0/dfl-fme-mgr.0", "0000:3c:00.0/fpga_region/region1/dfl-fme.1/dfl-fme-mgr.1",
 			"state=unknown", "state=write error",
 		}, want: port + "  /dev/dfl-port.0"},
 		{name: "latched and programmed badly", recording: "fpga-dfl", edits: []string{
 			"errors/errors=0x0", "errors/errors=0x1", "state=unknown", "state=write error",
-		}, want: port + "  sick: port error: errors/errors is 0x1; its programming ended in \"write error\" (fpga0): program it again\n  /dev/dfl-port.0"},
+		}, want: port + "  sick: port error: errors/errors is 0x1; the programming of the FPGA ended in \"write error\" (fpga0): program the FPGA again\n  /dev/dfl-port.0"},
 		{name: "OPAE", recording: "fpga-opae", want: opae + "  /dev/intel-fpga-port.0"},
 		{name: "OPAE, latched error", recording: "fpga-opae", edits: []string{"errors/errors=0x0", "errors/errors=0x4000000000000"}, want: opae +
 			"  sick: port error: errors/errors is 0x4000000000000\n  /dev/intel-fpga-port.0"},
@@ -53,6 +53,6 @@ func TestFPGA(t *testing.T) {
 			(intel-fpga-port.0)
 			  held back: not complete: driver intel-fpga-port is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE`},
 		{name: "OPAE, off the bus", recording: "fpga-opae", edits: []string{"config=8680c409", "config=ffffffff"}, want: opae +
-			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n  /dev/intel-fpga-port.0"},
+			"  sick: the PCI configuration space does not answer: the device has fallen off the bus\n  /dev/intel-fpga-port.0"},
 	})
 }

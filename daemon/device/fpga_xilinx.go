@@ -40,7 +40,7 @@ func xrtHealth(h *Host, user string) error {
 		return nil
 	}
 	if err := h.pciAnswers(management, false); err != nil {
-		return fmt.Errorf("its management function %s: %w", path.Base(management), err)
+		return fmt.Errorf("management function %s: %w", path.Base(management), err)
 	}
 	return xrtState(h, management, "xclmgmt")
 }

@@ -11,7 +11,7 @@ import (
 func TestXRT(t *testing.T) {
 	const card = `fpga-0000:18:00.1 "Alveo U250 XDMA Platform" numa0` + "\n"
 	const render = "  /dev/dri/renderD129 = /dev/dri/by-path/pci-0000:18:00.1-render"
-	const silent = "its PCI configuration space does not answer: it has fallen off the bus\n"
+	const silent = "the PCI configuration space does not answer: the device has fallen off the bus\n"
 	const management = "H: config=ee100450\nA: dev_offline=0\\n\nA: numa_node=0\\n\nA: ready=1\\n"
 	testSights(t, []sight{
 		{name: "XRT", recording: "fpga-xrt", want: card + render},
@@ -21,7 +21,7 @@ func TestXRT(t *testing.T) {
 			"  sick: driver xocl: dev_offline is 1\n" + render},
 		{name: "XRT without these attributes", recording: "fpga-xrt", edits: []string{"A: dev_offline=0\\n\n", "", "A: ready=0x1\\n\n", ""}, want: card + render},
 		{name: "XRT off the bus", recording: "fpga-xrt", edits: []string{"config=ee100550", "config=ffffffff"}, want: card +
-			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n" + render},
+			"  sick: the PCI configuration space does not answer: the device has fallen off the bus\n" + render},
 		{name: "XRT without a node", recording: "fpga-xrt", edits: []string{"drm/renderD129", "drm/other"}, want: card +
 			"  held back: not complete: driver xocl has created no render node"},
 		{name: "whose management function is not ready", recording: "fpga-xrt", edits: []string{"A: ready=1\\n", "A: ready=0\\n"}, want: card +
@@ -30,7 +30,7 @@ func TestXRT(t *testing.T) {
 			management, "H: config=ee100450\nA: dev_offline=1\\n\nA: numa_node=0\\n\nA: ready=1\\n",
 		}, want: card + "  sick: driver xclmgmt: dev_offline is 1\n" + render},
 		{name: "whose management function is off the bus", recording: "fpga-xrt", edits: []string{"config=ee100450", "config=ffffffff"}, want: card +
-			"  sick: its management function 0000:18:00.0: " + silent + render},
+			"  sick: management function 0000:18:00.0: " + silent + render},
 		{name: "whose management function is asleep", recording: "fpga-xrt", edits: []string{
 			"config=ee100450", "config=ffffffff\nA: power/runtime_status=suspended\\n",
 		}, want: card + render},
@@ -60,7 +60,7 @@ func TestXDMA(t *testing.T) {
 		{name: "a node that udev has not made yet", recording: "fpga-xdma", edits: []string{"N: xdma0_user", "N: other"}, want: card +
 			"  held back: not complete: /dev/xdma0_user is missing"},
 		{name: "off the bus", recording: "fpga-xdma", edits: []string{"config=ee103f90", "config=ffffffff"}, want: card +
-			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n" + nodes},
+			"  sick: the PCI configuration space does not answer: the device has fallen off the bus\n" + nodes},
 	})
 }
 

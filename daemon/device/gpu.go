@@ -174,7 +174,7 @@ func gpuAllocate(r *recipe, d Device) {
 func (r *recipe) addFunction(function string) {
 	cards, renders := drmNames(r.Host, function, "card"), drmNames(r.Host, function, "renderD")
 	if len(renders) > 0 && len(cards) == 0 {
-		r.fail(incompletef("its card node is missing")) // drm_dev_register creates the render node first
+		r.fail(incompletef("the card node of the GPU is missing")) // drm_dev_register creates the render node first
 	}
 	r.addDRM(function, renders...)
 	r.addDRM(function, cards...)
@@ -182,7 +182,7 @@ func (r *recipe) addFunction(function string) {
 		r.add("/dev/accel/" + name)
 	}
 	if len(r.Nodes) == 0 {
-		r.fail(incompletef("its driver has created no node"))
+		r.fail(incompletef("the driver has created no device node"))
 	}
 }
 

@@ -59,13 +59,13 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
 	case err != nil && !errors.Is(err, ErrGone):
-		return "", incompletef("its unique_id cannot be read at present: %w", err) // EPERM during a reset
+		return "", incompletef("the unique_id of the GPU cannot be read at present: %w", err) // EPERM during a reset
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
 		// amdgpu_pci_probe creates the attribute first and the nodes last. If the nodes are missing, the driver may not have
 		// created the attribute yet.
-		return "", incompletef("driver amdgpu has not created its nodes yet")
+		return "", incompletef("driver amdgpu has not created the device nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
 }
@@ -124,7 +124,7 @@ func amdOffer(h *Host, d Device) error {
 	case mode == "" || d.Part != "":
 		return nil
 	case len(kfdNodes(h, d.SysPath)) == 0:
-		return incompletef("divided (%s) into partitions that the compute driver does not show", mode)
+		return incompletef("divided (%s) into partitions that the compute driver does not list", mode)
 	}
 	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
@@ -146,7 +146,7 @@ func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
 	if err != nil || i >= len(renders) {
-		r.fail(incompletef("the compute driver no longer shows it"))
+		r.fail(incompletef("the compute driver no longer lists the GPU"))
 		return
 	}
 	r.addDRM(d.SysPath, renders[i])

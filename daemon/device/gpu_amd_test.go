@@ -7,7 +7,7 @@ import "testing"
 func TestAMDPartitions(t *testing.T) {
 	const id, model = "gpu-4b1a2c3d5e6f7081", `"Aqua Vanjaram [Instinct MI300X]`
 	const divided = "\n  held back: not for containers: divided (dpx) into partitions, which are offered instead"
-	const silent = "\n  sick: its PCI configuration space does not answer: it has fallen off the bus"
+	const silent = "\n  sick: the PCI configuration space does not answer: the device has fallen off the bus"
 	const first = `
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
@@ -60,7 +60,7 @@ func TestAMDPartitions(t *testing.T) {
 			`current_compute_partition=DPX\n`, `current_compute_partition=UNKNOWN\n`,
 		}, want: whole("") + other},
 		{name: "being divided", recording: "gpu-amd-partitions", edits: []string{`domain 0\n`, `domain 7\n`}, want: whole(
-			"\n  held back: not complete: divided (dpx) into partitions that the compute driver does not show") + other},
+			"\n  held back: not complete: divided (dpx) into partitions that the compute driver does not list") + other},
 		{name: "a node that is not there yet", recording: "gpu-amd-partitions", edits: []string{"N: dri/renderD129", "N: dri/other"}, want: whole(divided) +
 			part("dpx0", "", first) + part("dpx1", gone, "") + other},
 		{name: "bad pages", recording: "gpu-amd-partitions", edits: []string{`0x00001000 : R\n`, `0x00001000 : F\n0x00000a1d : 0x00001000 : F\n`}, want: whole(

@@ -34,9 +34,9 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 	switch {
 	case p.Value("WEDGED") == "none": // the driver has already reset the GPU
 	case p.Value("WEDGED") != "":
-		m.Reason = "its driver has declared it unusable (WEDGED=" + p.Value("WEDGED") + ")"
+		m.Reason = "the driver has declared the GPU unusable (WEDGED=" + p.Value("WEDGED") + ")"
 	case p.Value("ERROR") == "1", p.Value("RESET") == "1":
-		m.Reason = "driver i915 has found an error and resets it"
+		m.Reason = "driver i915 has found an error and is resetting the GPU"
 	case p.Value("ERROR") == "0": // the driver does not send this event if the reset did not help
 	default:
 		return Mark{}, false
@@ -54,7 +54,7 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 		return amdReset(d.SysPath, text)
 	}
 	if strings.HasPrefix(message, "xe ") && strings.HasSuffix(message, " as wedged.") {
-		return Mark{SysPath: d.SysPath, Source: "drm", Reason: "driver xe has declared it unusable (wedged): bind it again"}, true
+		return Mark{SysPath: d.SysPath, Source: "drm", Reason: "driver xe has declared the GPU unusable (wedged): bind the driver again"}, true
 	}
 	return Mark{}, false
 }
@@ -64,7 +64,7 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {
-		m.Reason = "driver amdgpu could not reset it (" + strings.TrimSpace(number) + "): bind it again, or restart the machine"
+		m.Reason = "driver amdgpu could not reset the GPU (" + strings.TrimSpace(number) + "): bind the driver again, or restart the node"
 		return m, true
 	}
 	return m, strings.HasPrefix(text, "(") && strings.HasSuffix(text, ") succeeded!")

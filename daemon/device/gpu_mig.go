@@ -84,7 +84,7 @@ func (r *recipe) addMIG(minor, part string) {
 		name := nvidiaCapabilities + minor + "/mig/" + instance + "/access"
 		text, err := r.Read(name)
 		if err != nil {
-			r.fail(incompletef("its capability is not known: %w", err))
+			r.fail(incompletef("the capability of the MIG device is unknown: %w", err))
 		}
 		number, err := strconv.ParseUint(sysfs.KeyValues(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits of a minor (MINORBITS)
 		if err != nil {

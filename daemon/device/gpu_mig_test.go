@@ -36,8 +36,8 @@ func TestMIG(t *testing.T) {
 	parts := func(findings string) string {
 		return part("1", "0", findings, first) + part("2", "0", findings, second) + part("2", "1", findings, third)
 	}
-	const sick = "\n  sick: its PCI configuration space does not answer: it has fallen off the bus"
-	const going = "\n  held back: not complete: its capability is not known: " +
+	const sick = "\n  sick: the PCI configuration space does not answer: the device has fallen off the bus"
+	const going = "\n  held back: not complete: the capability of the MIG device is unknown: " +
 		"read /proc/driver/nvidia/capabilities/gpu1/mig/gi2/access: gone: no such file or directory"
 	const capability = `F: /proc/driver/nvidia/capabilities/gpu1/mig/`
 	const secondGI = capability + `gi2/access=DeviceFileMinor: 156\nDeviceFileMode: 292\nDeviceFileModify: 1\n` + "\n"

@@ -37,7 +37,7 @@ func nvidiaInformation(h *Host, address string) (information map[string]string, 
 	information = sysfs.KeyValues(text, ":")
 	uuid = information["GPU UUID"]
 	if !strings.HasPrefix(uuid, "GPU-") || strings.Contains(uuid, "?") {
-		err = incompletef("its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once")
+		err = incompletef("the driver reports no UUID before the first use of the GPU: start nvidia-persistenced, or run nvidia-smi once")
 	}
 	return information, uuid, err
 }
@@ -59,7 +59,7 @@ func nvidiaOffer(h *Host, d Device) error {
 	case err != nil:
 		return err
 	case information["GPU Excluded"] == "Yes":
-		return excludedf("the driver excludes it (NVreg_ExcludedGpus)")
+		return excludedf("the driver excludes the GPU (NVreg_ExcludedGpus)")
 	case d.Part != "":
 		return nil
 	}
@@ -71,7 +71,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	r.fail(err)
 	own := "nvidia" + information["Device Minor"]
 	if !sysfs.IsNumbered(own, "nvidia") {
-		r.fail(incompletef("driver nvidia does not report its device minor"))
+		r.fail(incompletef("driver nvidia does not report the device minor"))
 	}
 	if r.err != nil {
 		return

@@ -28,20 +28,20 @@ func TestGPU(t *testing.T) {
 			"A: unique_id=4b1a2c3d5e6f7081\\n\n", "", "drm/renderD128", "drm/other",
 		}, want: `
 			(0000:05:00.0)
-			  held back: not complete: driver amdgpu has not created its nodes yet`},
+			  held back: not complete: driver amdgpu has not created the device nodes yet`},
 		{name: "AMD without a driver", recording: "gpu-amd", edits: []string{"L: driver=../../../../bus/pci/drivers/amdgpu\n", ""}, want: `
 			(0000:05:00.0)
 			  held back: not complete: no driver is bound, so its unique_id is unknown: load the amdgpu module`},
 		{name: "AMD half registered", recording: "gpu-amd", edits: []string{"drm/card1", "drm/other"}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
-			  held back: not complete: its card node is missing`},
+			  held back: not complete: the card node of the GPU is missing`},
 		{name: "AMD without a compute driver", recording: "gpu-amd", edits: []string{"N: kfd", "N: other"}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card`},
 		{name: "off the bus", recording: "gpu-amd", edits: []string{"config=0210a174", "config=ffffffff"}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
-			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  sick: the PCI configuration space does not answer: the device has fallen off the bus
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
 			  /dev/kfd`},
@@ -98,7 +98,7 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:0b.0 "Meteor Lake NPU"
 			  /dev/accel/accel0
 			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
-			  held back: not complete: its driver has created no node`},
+			  held back: not complete: the driver has created no device node`},
 		{name: "displays of a virtual machine", recording: "gpu-virtual", want: `
 			gpu-0000:00:01.0
 			  held back: offered only if a rule names it: a display adapter with driver bochs-drm, not a GPU
@@ -135,10 +135,10 @@ func TestGPU(t *testing.T) {
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "no rule takes it", recording: "gpu-intel", rules: named("DRIVER", "xe"), want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: no resource matches it: test/gpu: DRIVER is "i915", not "xe"`},
+			  held back: no resource matches the device: test/gpu: DRIVER is "i915", not "xe"`},
 		{name: "AMD in a reset", recording: "gpu-amd", edits: []string{`unique_id=4b1a2c3d5e6f7081\n`, "unique_id/x="}, want: `
 			(0000:05:00.0)
-			  held back: not complete: its unique_id cannot be read at present: read /sys/devices/pci0000:00/0000:00:01.1/0000:05:00.0/unique_id: is a directory`},
+			  held back: not complete: the unique_id of the GPU cannot be read at present: read /sys/devices/pci0000:00/0000:00:01.1/0000:05:00.0/unique_id: is a directory`},
 		{name: "given to a virtual machine", recording: "node-virtual", want: `
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node`},
@@ -168,18 +168,18 @@ func TestNVIDIA(t *testing.T) {
 		{name: "without its own node", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia3=", "F: /dev/nvidia0="}, want: itself +
 			"\n  held back: not complete: /dev/nvidia3 is missing; nvidia-modprobe -u -c 0 creates it"},
 		{name: "without a UUID", recording: "gpu-nvidia", edits: []string{uuidLine, ""}, want: unknown +
-			"its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
+			"the driver reports no UUID before the first use of the GPU: start nvidia-persistenced, or run nvidia-smi once"},
 		{name: "with a UUID of question marks", recording: "gpu-nvidia", edits: []string{
 			"GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a", "GPU-????????-????-????-????-????????????",
-		}, want: unknown + "its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
+		}, want: unknown + "the driver reports no UUID before the first use of the GPU: start nvidia-persistenced, or run nvidia-smi once"},
 		{name: "unknown to its driver", recording: "gpu-nvidia", edits: []string{"gpus/0000:18:00.0", "gpus/0000:19:00.0"}, want: unknown +
 			"the nvidia driver does not know this GPU yet"},
 		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
-			"\n  held back: not complete: driver nvidia does not report its device minor"},
+			"\n  held back: not complete: driver nvidia does not report the device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
 			"no driver is bound, so its UUID is unknown: load the nvidia module"},
 		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: itself +
-			"\n  held back: not for containers: the driver excludes it (NVreg_ExcludedGpus)" +
+			"\n  held back: not for containers: the driver excludes the GPU (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
 	})
 }
@@ -228,16 +228,16 @@ func TestVirtualFunctions(t *testing.T) {
 	const guest = `
 			(0000:3a:00.2)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/42 with class node`
-	const silent = "its PCI configuration space does not answer: it has fallen off the bus"
+	const silent = "the PCI configuration space does not answer: the device has fallen off the bus"
 	named := []device.Rule{{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"DRIVER": "xe", "PCI_SLOT_NAME": "0000:3a:00.0"}}}
 	testSights(t, []sight{
 		{name: "divided", recording: "gpu-sriov", want: divided + nodes + part + partNodes + guest},
 		{name: "divided, whatever a rule says", recording: "gpu-sriov", rules: named, want: divided + nodes + part +
-			"\n  held back: no resource matches it: test/gpu: PCI_SLOT_NAME is \"0000:3a:00.1\", not \"0000:3a:00.0\"" + guest},
+			"\n  held back: no resource matches the device: test/gpu: PCI_SLOT_NAME is \"0000:3a:00.1\", not \"0000:3a:00.0\"" + guest},
 		{name: "not divided", recording: "gpu-sriov", edits: []string{"sriov_numvfs=2", "sriov_numvfs=0"}, want: `
 			gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0` + nodes + part + partNodes + guest},
 		{name: "off the bus", recording: "gpu-sriov", edits: []string{"config=8680c056", "config=ffffffff"}, want: divided + "\n  sick: " + silent + nodes +
-			part + "\n  sick: its physical function 0000:3a:00.0: " + silent + partNodes + guest},
+			part + "\n  sick: physical function 0000:3a:00.0: " + silent + partNodes + guest},
 		{name: "a part off the bus", recording: "gpu-sriov", edits: []string{"config=ffffffff06041000", "config=ffffffffffffffff"}, want: divided + nodes +
 			part + "\n  sick: " + silent + partNodes + guest},
 	})

@@ -117,7 +117,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			group-example.com:set
-			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  sick: the PCI configuration space does not answer: the device has fallen off the bus
 			  /dev/vfio/120
 			  /dev/vfio/vfio
 			  /dev/vfio/37
@@ -137,7 +137,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 		{name: "a namespace among others", recording: "nvme-zoned", edits: []string{"N: nvme4\n", "N: qrng\n", "SUBSYSTEM=nvme\n", "SUBSYSTEM=qrng\n"}, rules: grouped(device.Group{Nodes: []string{"/dev/nvme4n1", "/dev/qrng"}}, nil), want: `
 			group-example.com:set numa0
 			  held back: not complete: /dev/nvme4n1 belongs to class nvme
@@ -145,7 +145,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			nvme-eui.0014ee83000ba210 numa0
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211 numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 		{name: "without the container of VFIO", recording: "node-vfio", edits: []string{"N: vfio/vfio", "N: other"}, rules: grouped(device.Group{Nodes: []string{"/dev/vfio/120"}}, nil), want: `
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
@@ -165,7 +165,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 	})
 }
 
@@ -235,7 +235,7 @@ func TestGroupOfHardware(t *testing.T) {
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node`},
 		{name: "off the bus", recording: "group-camera", edits: []string{"config=86806da3", "config=ffffffff"}, rules: grouped(camera, map[string]string{"ATTR{idProduct}": "0825"}), want: `
 			group-example.com:set-0000:00:14.0-usb-9 numa0
-			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  sick: the PCI configuration space does not answer: the device has fallen off the bus
 			  /dev/video10`},
 	})
 }

@@ -75,7 +75,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 		identity = pciAddress(u.SysPath)
 	}
 	if identity == "" {
-		return nil, incompletef("its node GUID is 0, and it has no PCI parent")
+		return nil, incompletef("the node GUID is 0, and the adapter has no PCI parent")
 	}
 	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver has these attributes
 	board, _ := h.Attr(u.SysPath, "board_id")
@@ -123,7 +123,7 @@ func infinibandHealth(h *Host, d Device) error {
 		reasons = append(reasons, fmt.Errorf("port %s: %w", port, err))
 	}
 	if len(reasons) == 0 {
-		return errors.New("it has no port")
+		return errors.New("the adapter has no port")
 	}
 	return joinErrors(reasons...)
 }
@@ -168,7 +168,7 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	}
 	names := rdmaNodes(r.Host, sysPath, class, kind)
 	if len(names) == 0 {
-		r.fail(incompletef("it has no %s device: %s", kind, missing))
+		r.fail(incompletef("the adapter has no %s device: %s", kind, missing))
 	}
 	// The links that rdma-core creates in by-path contain the PCI address. The links in by-ibdev are outdated after a device is
 	// renamed, because the kernel sends no event for the uverbs device.

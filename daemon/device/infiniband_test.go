@@ -30,13 +30,13 @@ func TestInfiniBand(t *testing.T) {
 			"b8ce:f603:00a1:2b3c", "0000:0000:0000:0000", "/0000:15:01.0/0000:19:00.0", "/a/b",
 		}, want: `
 			(mlx5_0)
-			  held back: not complete: its node GUID is 0, and it has no PCI parent`},
+			  held back: not complete: the node GUID is 0, and the adapter has no PCI parent`},
 		{name: "no model", recording: "infiniband-mlx5", edits: []string{"A: board_id=MT_0000000838\\n\nA: hca_type=MT4129\\n\n", ""}, want: `
 			infiniband-b8cef60300a12b3c numa0` + nodes},
 		{name: "without rdma_cm", recording: "infiniband-mlx5", edits: []string{"N: infiniband/rdma_cm", "N: infiniband/other"}, want: itself +
 			"  held back: not complete: /dev/infiniband/rdma_cm is missing: load the rdma_ucm module"},
 		{name: "without uverbs", recording: "infiniband-mlx5", edits: []string{"infiniband_verbs/uverbs0", "infiniband_other/uverbs0"}, want: itself +
-			"  held back: not complete: it has no uverbs device: load the ib_uverbs module"},
+			"  held back: not complete: the adapter has no uverbs device: load the ib_uverbs module"},
 		{name: "without its node", recording: "infiniband-mlx5", edits: []string{"N: infiniband/uverbs0", "N: infiniband/other"}, want: itself +
 			"  held back: not complete: /dev/infiniband/uverbs0 is missing"},
 		{name: "link down", recording: "infiniband-mlx5", edits: []string{"5: LinkUp", "2: Polling", "4: ACTIVE", "1: DOWN"}, want: itself +
@@ -52,7 +52,7 @@ func TestInfiniBand(t *testing.T) {
 		}, want: itself +
 			"  sick: port 1: state 1: DOWN, phys_state 5: LinkUp; port 2: state 1: DOWN, phys_state 2: Polling" + nodes},
 		{name: "no port", recording: "infiniband-mlx5", edits: []string{"A: ports/1/phys_state=5: LinkUp\\n\nA: ports/1/state=4: ACTIVE\\n\n", ""}, want: itself +
-			"  sick: it has no port" + nodes},
+			"  sick: the adapter has no port" + nodes},
 		{name: "in software", recording: "infiniband-rxe", want: `
 			infiniband-505400fffe123456
 			  /dev/infiniband/uverbs1
@@ -88,7 +88,7 @@ func TestInfiniBandExtras(t *testing.T) {
 		}, want: itself + usual[1:] + umadNode + issmNode},
 		{name: "another's umad", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{
 			"A: ibdev=mlx5_0\\n\nA: port", "A: ibdev=mlx5_1\\n\nA: port",
-		}, want: itself + "  held back: not complete: it has no umad device: load the ib_umad module"},
+		}, want: itself + "  held back: not complete: the adapter has no umad device: load the ib_umad module"},
 		{name: "without the node", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{"N: infiniband/umad0", "N: infiniband/other"}, want: itself +
 			"  held back: not complete: /dev/infiniband/umad0 is missing"},
 		{name: "a port that has no subnet manager", recording: "infiniband-sriov", rules: []device.Rule{{
@@ -97,9 +97,9 @@ func TestInfiniBandExtras(t *testing.T) {
 			infiniband-0c42a10300654321 "MT4125 MT_0000000359" numa1
 			  held back: not for containers: divided into virtual functions, which are offered instead: rocep59s0f0v0, rocep59s0f0v1
 			infiniband-7a1bc2fffe334455 "MT4126 MT_0000000359" numa1
-			  held back: not complete: it has no issm device: load the ib_umad module if a port is InfiniBand
+			  held back: not complete: the adapter has no issm device: load the ib_umad module if a port is InfiniBand
 			infiniband-0000:3b:00.2 "MT4126 MT_0000000359" numa1
-			  held back: no resource matches it: test/infiniband: NAME is "rocep59s0f0v1", not "rocep59s0f0v0"`},
+			  held back: no resource matches the device: test/infiniband: NAME is "rocep59s0f0v1", not "rocep59s0f0v0"`},
 	})
 }
 
@@ -116,7 +116,7 @@ func TestInfiniBandVirtualFunctions(t *testing.T) {
 	const divided = "  held back: not for containers: divided into virtual functions, which are offered instead: "
 	const exclusive = "  warning: RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
 		"(rdma system set netns shared)\n"
-	const silent = "its PCI configuration space does not answer: it has fallen off the bus\n"
+	const silent = "the PCI configuration space does not answer: the device has fallen off the bus\n"
 	testSights(t, []sight{
 		{name: "both kinds", recording: "infiniband-sriov", want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n", "")},
 		{name: "virtual machines have them all", recording: "infiniband-sriov", edits: []string{
@@ -128,7 +128,7 @@ func TestInfiniBandVirtualFunctions(t *testing.T) {
 			divided+"rocep59s0f0v0, rocep59s0f0v1\n"+exclusive, exclusive)},
 		{name: "off the bus, with all its virtual functions", recording: "infiniband-sriov", edits: []string{
 			"A: sriov_numvfs=3", "H: config=ffffffff\nA: sriov_numvfs=3",
-		}, want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n  sick: "+silent, "  sick: its physical function 0000:3b:00.0: "+silent)},
+		}, want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n  sick: "+silent, "  sick: physical function 0000:3b:00.0: "+silent)},
 	})
 }
 

@@ -91,7 +91,7 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 		return unidentified(err), true
 	}
 	if len(devices) == 0 {
-		return unidentified(errors.New("it contains no device")), false
+		return unidentified(errors.New("the hardware contains no device")), false
 	}
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev, d.rule = class, u.SysPath, u, rule

@@ -62,9 +62,9 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {
 	case "BEGIN_RECOVERY":
-		m.Reason = "the kernel is recovering it from a PCIe error"
+		m.Reason = "the kernel is recovering the device from a PCIe error"
 	case "FAILED_RECOVERY":
-		m.Reason = "the kernel could not recover it from a PCIe error: bind its driver again, or replace it"
+		m.Reason = "the kernel could not recover the device from a PCIe error: bind the driver again, or replace the device"
 	case "SUCCESSFUL_RECOVERY":
 	default:
 		return Mark{}, false

@@ -38,35 +38,35 @@ func TestNotice(t *testing.T) {
 		{"change", event("change", "pci", gpu), device.Mark{}},
 
 		{"recovery", event("change", "pci", gpu, "ERROR_EVENT", "BEGIN_RECOVERY", "DEVICE_ONLINE", "0"), device.Mark{
-			SysPath: gpu, Source: "recovery", Reason: "the kernel is recovering it from a PCIe error",
+			SysPath: gpu, Source: "recovery", Reason: "the kernel is recovering the device from a PCIe error",
 		}},
 		{"recovered", event("change", "pci", gpu, "ERROR_EVENT", "SUCCESSFUL_RECOVERY", "DEVICE_ONLINE", "1"), device.Mark{SysPath: gpu, Source: "recovery"}},
 		{"not recovered", event("change", "pci", gpu, "ERROR_EVENT", "FAILED_RECOVERY", "DEVICE_ONLINE", "0"), device.Mark{
-			SysPath: gpu, Source: "recovery", Reason: "the kernel could not recover it from a PCIe error: bind its driver again, or replace it",
+			SysPath: gpu, Source: "recovery", Reason: "the kernel could not recover the device from a PCIe error: bind the driver again, or replace the device",
 		}},
 		{"some other", event("change", "pci", gpu, "ERROR_EVENT", "COFFEE"), device.Mark{}},
 		{"of no function", event("change", "usb", gpu, "ERROR_EVENT", "FAILED_RECOVERY"), device.Mark{}},
 
 		{"wedged", event("change", "drm", card, "WEDGED", "rebind,bus-reset"), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "its driver has declared it unusable (WEDGED=rebind,bus-reset)",
+			SysPath: gpu, Source: "drm", Reason: "the driver has declared the GPU unusable (WEDGED=rebind,bus-reset)",
 		}},
 		{"wedged, how is not known", event("change", "drm", card, "WEDGED", "unknown"), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "its driver has declared it unusable (WEDGED=unknown)",
+			SysPath: gpu, Source: "drm", Reason: "the driver has declared the GPU unusable (WEDGED=unknown)",
 		}},
 		{"reset by its driver", event("change", "drm", card, "WEDGED", "none"), device.Mark{SysPath: gpu, Source: "drm"}},
 		{"wedged without PCI", event("change", "drm", soc+"/drm/card0", "WEDGED", "rebind"), device.Mark{
-			SysPath: soc, Source: "drm", Reason: "its driver has declared it unusable (WEDGED=rebind)",
+			SysPath: soc, Source: "drm", Reason: "the driver has declared the GPU unusable (WEDGED=rebind)",
 		}},
-		{"i915", event("change", "drm", card, "ERROR", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
-		{"i915 resets", event("change", "drm", card, "RESET", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
+		{"i915", event("change", "drm", card, "ERROR", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and is resetting the GPU"}},
+		{"i915 resets", event("change", "drm", card, "RESET", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and is resetting the GPU"}},
 		{"i915 is done", event("change", "drm", card, "ERROR", "0"), device.Mark{SysPath: gpu, Source: "drm"}},
 		{"a display plugged in", event("change", "drm", card, "HOTPLUG", "1"), device.Mark{}},
 
 		{"xe", event(udev.Logged, "pci", gpu, "MESSAGE", "xe 0000:05:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:05:00.0 as wedged."), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "driver xe has declared it unusable (wedged): bind it again",
+			SysPath: gpu, Source: "drm", Reason: "driver xe has declared the GPU unusable (wedged): bind the driver again",
 		}},
 		{"amdgpu", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset end with ret = -110"), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "driver amdgpu could not reset it (-110): bind it again, or restart the machine",
+			SysPath: gpu, Source: "drm", Reason: "driver amdgpu could not reset the GPU (-110): bind the driver again, or restart the node",
 		}},
 		{"amdgpu is done", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset(3) succeeded!"), device.Mark{SysPath: gpu, Source: "drm"}},
 		{"amdgpu resets", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset begin!"), device.Mark{}},

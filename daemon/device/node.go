@@ -114,7 +114,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		if reasons = append(reasons, inUse(h, disk)); !whole { // metalplug-reset reads and locks only whole disks
-			reasons = append(reasons, byNamef("%w: metalplug does not read it: match the whole disk, or match this node by DEVNAME "+
+			reasons = append(reasons, byNamef("%w: metalplug does not read this node: match the whole disk, or match this node by DEVNAME "+
 				"and set allow_in_use = true", ErrUnproven))
 		}
 	}

@@ -59,27 +59,27 @@ func TestNode(t *testing.T) {
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
 			node-vfio-0000:41:00.0 numa2
 			  held back: not complete: /dev/vfio/vfio is missing`},
-		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: it holds data: partitions (sda1)\n" + diskNode},
+		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: not empty: partitions (sda1)\n" + diskNode},
 		{name: "the other way to it", recording: "node-disk", rules: node("/dev/sg0"), want: `
 			node-sg0
-			  held back: it holds data: partitions (sda1); offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
+			  held back: not empty: partitions (sda1); offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
 		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0
-			  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
+			  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
 		{name: "the other way to it, by name, while nothing is on it", recording: "node-disk", rules: node("/dev/sg0"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0
-			  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
+			  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
 		{name: "the other way to it, by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sg0")), want: `
 			node-sg0
 			  /dev/sg0`},
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
-			"  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
-		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+			"  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1")), want: part + partNode},
-		{name: "partition by a pattern, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1*")), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		{name: "partition by a pattern, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1*")), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sda1")), want: part +
 			"  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"\n" + partNode},
 		{name: "another way to a disk, of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sg0")), want: `
@@ -88,10 +88,10 @@ func TestNode(t *testing.T) {
 			  /dev/sg0`},
 		{name: "partition by name, mounted", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=22 1 8:1 / /srv rw - ext4 /dev/sda1 rw\n`,
-		}, want: part + "  held back: in use: sda1 is mounted on /srv; offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		}, want: part + "  held back: in use: sda1 is mounted on /srv; offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of a disk with a holder", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"A: size=7814037168", "A: holders/md127/x=\nA: size=7814037168",
-		}, want: part + "  held back: in use: sda is part of md127; offered only if a rule names it: unproven: metalplug does not read it: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		}, want: part + "  held back: in use: sda is part of md127; offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of NVMe", recording: "nvme-root", rules: node("/dev/nvme0n1p1"), want: `
 			nvme-eui.01000000010000005cd2e4a1b2c35551 "INTEL SSDPE2KX010T8"
 			  held back: no resource of class nvme is configured
@@ -160,7 +160,7 @@ func TestNodeOfTheKernel(t *testing.T) {
 			node-0000:6d:00.0-dlb numa0
 			  /dev/dlb1
 			node-0000:ec:00.0-dlb numa1
-			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  sick: the PCI configuration space does not answer: the device has fallen off the bus
 			  /dev/dlb0`},
 		{name: "two of a kind in a function", recording: "node-dlb", rules: subsystem("ptp"), want: `
 			node-0000:ed:00.0-ptp-1
@@ -228,7 +228,7 @@ func TestVFIO(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			node-vfio-0000:6b:00.1 numa0
-			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  sick: the PCI configuration space does not answer: the device has fallen off the bus
 			  /dev/vfio/120
 			  /dev/vfio/vfio`},
 		{name: "NVMe controllers", recording: "node-vfio", rules: rule("PCI_CLASS", "10802"), want: `
@@ -270,7 +270,7 @@ func TestVFIO(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			node-vfio-0000:c1:00.0 numa1
-			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  sick: the PCI configuration space does not answer: the device has fallen off the bus
 			  /dev/vfio/9
 			  /dev/vfio/vfio`},
 		{name: "an empty group", recording: "node-vfio", rules: anyNode(map[string]string{"DEVNAME": "/dev/vfio/9"}), edits: []string{"iommu_groups/9", "iommu_groups/10"}, want: `
@@ -289,7 +289,7 @@ func TestVFIO(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			node-vfio-0000:6b:00.1 numa0
-			  held back: offered only if a rule names it: it has no IOMMU: a process that has it open can reach all memory of this host
+			  held back: offered only if a rule names it: the device has no IOMMU: a process that opens the device can reach all memory of the host
 			  /dev/vfio/noiommu-120
 			  /dev/vfio/vfio`},
 		{name: "without an IOMMU, by its slot", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:6b:00.1"), edits: []string{"vfio/120", "vfio/noiommu-120"}, want: `

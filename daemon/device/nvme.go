@@ -72,7 +72,7 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 		return nil, err
 	}
 	if wwid == "" {
-		return nil, incompletef("its wwid is empty")
+		return nil, incompletef("the wwid of the disk is empty")
 	}
 	d := Device{ID: nvmeID(wwid)}
 	if controllers := h.NVMeControllers(u.SysPath); len(controllers) > 0 {
@@ -108,7 +108,7 @@ func nvmeModel(h *Host, controller string) string {
 func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
 		// The disk is being formatted, or the driver has disabled the drive (nvme_mark_namespaces_dead).
-		return incompletef("its size is 0")
+		return incompletef("the size of the disk is 0")
 	}
 	// Report all reasons, because a rule may overrule only one of them.
 	return joinErrors(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
@@ -118,14 +118,14 @@ func nvmeOffer(h *Host, d Device) error {
 // requests zoned namespaces.
 func nvmeWritable(h *Host, d Device) error {
 	if h.Uint(d.SysPath, "ro") != 0 {
-		return excludedf("it is read-only")
+		return excludedf("the disk is read-only")
 	}
 	const attr = "queue/zoned"
 	if d.rule != nil && d.rule.Match["ATTR{"+attr+"}"] != "" {
 		return nil
 	}
 	if zoned, err := h.Attr(d.SysPath, attr); err == nil && zoned == "host-managed" {
-		return excludedf("it is zoned: to offer it, match ATTR{%s}", attr)
+		return excludedf("the disk is zoned: to offer the disk, match ATTR{%s}", attr)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
 		if err != nil {
-			return incompletef("the transport of its controller is not known: %w", err)
+			return incompletef("the transport of the controller is unknown: %w", err)
 		}
 		if transport != "pcie" {
 			return excludedf("controller %s is connected by %s", path.Base(controller), transport)
@@ -200,7 +200,7 @@ const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {
-		r.fail(incompletef("its generic node is missing"))
+		r.fail(incompletef("the generic node of the disk is missing"))
 		return
 	}
 	r.add(node, link)

@@ -30,13 +30,13 @@ func TestNVMe(t *testing.T) {
 		{name: "resetting", recording: "nvme", edits: []string{"state=live", "state=resetting"}, want: itself +
 			"  sick: controller nvme2 is resetting\n" + node},
 		{name: "dead", recording: "nvme", edits: []string{"state=live", "state=dead", "size=7501476528", "size=0"}, want: itself +
-			"  held back: not complete: its size is 0\n  sick: controller nvme2 is dead\n" + node},
+			"  held back: not complete: the size of the disk is 0\n  sick: controller nvme2 is dead\n" + node},
 		{name: "without wwid", recording: "nvme", edits: []string{"wwid=eui.36344830545001230025384300000001\\n", "wwid="}, want: `
 			(nvme2n1)
-			  held back: not complete: its wwid is empty`},
-		{name: "read-only", recording: "nvme", edits: []string{"ro=0", "ro=1"}, want: itself + "  held back: not for containers: it is read-only\n" + node},
+			  held back: not complete: the wwid of the disk is empty`},
+		{name: "read-only", recording: "nvme", edits: []string{"ro=0", "ro=1"}, want: itself + "  held back: not for containers: the disk is read-only\n" + node},
 		{name: "transport unknown", recording: "nvme", edits: []string{"A: transport=pcie\\n\n", ""}, want: itself +
-			"  held back: not complete: the transport of its controller is not known: read /sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/transport: gone: no such file or directory\n" + node},
+			"  held back: not complete: the transport of the controller is unknown: read /sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/transport: gone: no such file or directory\n" + node},
 
 		{name: "multipath", recording: "nvme-multipath", want: head + headNode},
 		{name: "multipath, the last path lost", recording: "nvme-multipath", edits: []string{"A: hidden=1\\n\nA: wwid=uuid.0", "A: hidden=1\\n\nA: wwid=uuid.9"}, want: `
@@ -68,11 +68,11 @@ func TestNVMeNodes(t *testing.T) {
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}
 			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
 		{name: "those with zones", recording: "nvme-zoned", rules: nodes("", zoned), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
-			  held back: no resource matches it: test/nvme: ATTR{queue/zoned} is "none", not "host-managed"
+			  held back: no resource matches the device: test/nvme: ATTR{queue/zoned} is "none", not "host-managed"
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
 		{name: "zones that need no order", recording: "nvme-zoned", edits: []string{"host-managed", "host-aware"}, want: `
@@ -84,29 +84,29 @@ func TestNVMeNodes(t *testing.T) {
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 		{name: "both", recording: "nvme-zoned", rules: nodes(device.NVMeBoth, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 		{name: "both, of a drive that was plugged in again", recording: "nvme-zoned", edits: []string{"nvme4/nvme4n", "nvme4/nvme3n", "N: nvme4n", "N: nvme3n"}, rules: nodes(device.NVMeBoth, map[string]string{"DEVNAME": "/dev/nvme3n1"}), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme3n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(device.NVMeGeneric, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules creates it
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 		{name: "generic, not there yet", recording: "nvme-zoned", edits: []string{"N: ng4n1\nS: nvme-generic/by-id/nvme-eui.0014ee83000ba210\nE: SUBSYSTEM=nvme-generic", "E: SUBSYSTEM=other"}, rules: nodes(device.NVMeBoth, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
-			  held back: not complete: its generic node is missing
+			  held back: not complete: the generic node of the disk is missing
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
+			  held back: not for containers: the disk is zoned: to offer the disk, match ATTR{queue/zoned}`},
 	})
 }
 
@@ -145,24 +145,24 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "holder", recording: "nvme", edits: []string{"A: hidden=0", "A: holders/dm-3/x=\nA: holders/md0/x=\nA: hidden=0"}, want: itself +
 			"  held back: in use: nvme2n1 is part of dm-3, md0" + node},
 		{name: "partition table", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_PART_TABLE_TYPE=gpt"}, want: itself +
-			"  held back: it holds data: a partition table (gpt)" + node},
+			"  held back: not empty: a partition table (gpt)" + node},
 		{name: "file system", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4\nE: ID_FS_USAGE=filesystem"}, want: itself +
-			"  held back: it holds data: udev found ID_FS_TYPE=ext4" + node},
+			"  held back: not empty: udev found ID_FS_TYPE=ext4" + node},
 		{name: "usage without type", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_USAGE=raid"}, want: itself +
-			"  held back: it holds data: udev found ID_FS_USAGE=raid" + node},
+			"  held back: not empty: udev found ID_FS_USAGE=raid" + node},
 		{name: "loop device", recording: "nvme", edits: []string{"F: /proc/1/", "\nP: /devices/virtual/block/loop0\nE: SUBSYSTEM=block\n" + `A: loop/backing_file=/dev/nvme2n1\n` + "\n\nF: /proc/1/"}, want: itself +
 			"  held back: in use: nvme2n1 is the backing file of loop0" + node},
 		{name: "in use and read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, want: itself +
-			"  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
+			"  held back: not empty: udev found ID_FS_TYPE=ext4; not for containers: the disk is read-only" + node},
 
 		{name: "in use, as the resource allows", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, rules: allowed, want: itself + node[1:]},
 		{name: "in use, allowed, but read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, rules: allowed, want: itself +
-			"  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
+			"  held back: not empty: udev found ID_FS_TYPE=ext4; not for containers: the disk is read-only" + node},
 		{
 			name: "over fabrics, named, but in use", recording: "nvme-loop", edits: []string{"E: MINOR=5", "E: MINOR=5\nE: ID_FS_TYPE=ext4"},
 			rules: []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nvme1n1"}}}, want: `
 			nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8 "Linux"
-			  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is connected by loop
+			  held back: not empty: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is connected by loop
 			  /dev/nvme1n1 = /dev/disk/by-id/nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8`,
 		},
 
@@ -172,7 +172,7 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "partition with a holder", recording: "nvme-root", edits: []string{rootMount, ""}, want: rootDevice +
 			"  held back: in use: nvme0n1p2 is part of dm-0\n  /dev/nvme0n1"},
 		{name: "partitions of no use", recording: "nvme-root", edits: []string{rootMount, "", "L: holders/dm-0=../../../../../../../../virtual/block/dm-0\n", ""}, want: rootDevice +
-			"  held back: it holds data: partitions (nvme0n1p1, nvme0n1p2)\n  /dev/nvme0n1"},
+			"  held back: not empty: partitions (nvme0n1p1, nvme0n1p2)\n  /dev/nvme0n1"},
 	})
 }
 

@@ -57,7 +57,7 @@ func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	case len(head) < 2:
 		return fmt.Errorf("read %s/config: %w", sysPath, io.ErrUnexpectedEOF)
 	case strings.HasPrefix(head, "\xff\xff") && (len(head) < size || head == strings.Repeat("\xff", size)):
-		return errors.New("its PCI configuration space does not answer: it has fallen off the bus")
+		return errors.New("the PCI configuration space does not answer: the device has fallen off the bus")
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (h *Host) Answers(function string, wake bool) error {
 	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
 		if err = h.pciAnswers(physical, wake); err != nil {
-			err = fmt.Errorf("its physical function %s: %w", path.Base(physical), err)
+			err = fmt.Errorf("physical function %s: %w", path.Base(physical), err)
 		}
 	}
 	return err

@@ -13,7 +13,7 @@ func TestPCIHealth(t *testing.T) {
 	const gpu = `GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a "NVIDIA H100 80GB HBM3" numa0`
 	const nodes = "\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" +
 		"\n  NVIDIA_VISIBLE_DEVICES=GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
-	const silent = "\n  sick: its PCI configuration space does not answer: it has fallen off the bus"
+	const silent = "\n  sick: the PCI configuration space does not answer: the device has fallen off the bus"
 	const disk = `nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1`
 	const diskNode = "\n  /dev/nvme2n1 = /dev/disk/by-id/nvme-eui.36344830545001230025384300000001"
 	testSights(t, []sight{

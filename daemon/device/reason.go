@@ -23,7 +23,7 @@ var (
 	// because the pod may have caused them.
 	ErrInUse = errors.New("in use")
 	// ErrData means that the disk contains data. If a pod left this data, the disk can be erased.
-	ErrData = errors.New("it holds data")
+	ErrData = errors.New("not empty")
 	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished its setup.
 	ErrIncomplete = errors.New("not complete")
 	// ErrForeign means that the disk no longer contains exactly the data that its last pod left.

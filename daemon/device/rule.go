@@ -96,7 +96,7 @@ func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	if len(reasons) == 0 {
 		return nil, errUnconfigured(d.Class)
 	}
-	return nil, fmt.Errorf("no resource matches it: %w", joinErrors(reasons...))
+	return nil, fmt.Errorf("no resource matches the device: %w", joinErrors(reasons...))
 }
 
 func errUnconfigured(c *Class) error {
@@ -122,7 +122,7 @@ func (r *Rule) matches(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
 		value, ok := h.property(d, key)
 		if !ok {
-			return mismatch{"match." + key, "it has no " + key}
+			return mismatch{"match." + key, "the device has no " + key}
 		}
 		if !matchesPattern(key, r.Match[key], value) {
 			what := fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])

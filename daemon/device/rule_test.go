@@ -24,16 +24,16 @@ func TestRuleFor(t *testing.T) {
 		{"property of the function", nvme(map[string]string{"PCI_SLOT_NAME": "0000:65:*", "DRIVER": "nvme"}, nil), "test/nvme"},
 		{"PCI ID in another case", nvme(map[string]string{"PCI_ID": "144d:a80a"}, nil), "test/nvme"},
 		{"attribute", nvme(map[string]string{"ATTR{nsid}": "2|3"}, nil), "test/nvme"},
-		{"no such property", nvme(map[string]string{"ID_WWN": "*", "NONE": "*"}, nil), "no resource matches it: test/nvme: it has no NONE"},
-		{"no such attribute", nvme(map[string]string{"ATTR{none}": "*"}, nil), "no resource matches it: test/nvme: it has no ATTR{none}"},
-		{"another value", nvme(map[string]string{"ID_NSID": "1"}, nil), `no resource matches it: test/nvme: ID_NSID is "2", not "1"`},
+		{"no such property", nvme(map[string]string{"ID_WWN": "*", "NONE": "*"}, nil), "no resource matches the device: test/nvme: the device has no NONE"},
+		{"no such attribute", nvme(map[string]string{"ATTR{none}": "*"}, nil), "no resource matches the device: test/nvme: the device has no ATTR{none}"},
+		{"another value", nvme(map[string]string{"ID_NSID": "1"}, nil), `no resource matches the device: test/nvme: ID_NSID is "2", not "1"`},
 		{
 			"another case", nvme(map[string]string{"DRIVER": "NVM*"}, nil),
-			`no resource matches it: test/nvme: DRIVER is "nvme", not "NVM*": they differ only in case`,
+			`no resource matches the device: test/nvme: DRIVER is "nvme", not "NVM*": they differ only in case`,
 		},
 		{
 			"excluded", nvme(map[string]string{"ID_NSID": "2"}, map[string]string{"PCI_SLOT_NAME": "0000:65:00.0"}),
-			`no resource matches it: test/nvme: excluded by PCI_SLOT_NAME = "0000:65:00.0"`,
+			`no resource matches the device: test/nvme: excluded by PCI_SLOT_NAME = "0000:65:00.0"`,
 		},
 		{"excluded by what it has not", nvme(nil, map[string]string{"NONE": "*"}), "test/nvme"},
 		{"of another class", []device.Rule{{Resource: "test/gpu", Class: &device.GPU}}, "no resource of class nvme is configured"},
@@ -46,7 +46,7 @@ func TestRuleFor(t *testing.T) {
 		{
 			"none of two",
 			[]device.Rule{{Resource: "a", Class: &device.NVMe, Match: map[string]string{"ID_NSID": "1"}}, {Resource: "b", Class: &device.NVMe, Match: map[string]string{"X": "1"}}},
-			`no resource matches it: a: ID_NSID is "2", not "1"; b: it has no X`,
+			`no resource matches the device: a: ID_NSID is "2", not "1"; b: the device has no X`,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

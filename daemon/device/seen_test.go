@@ -116,8 +116,8 @@ func TestTaker(t *testing.T) {
 		{"a drive", "nvme", "/dev/nvme2n1", "t/nvme"},
 		{"a controller", "nvme", "/dev/nvme2", "not for containers: /dev/nvme2 bypasses the namespace checks: offer the namespaces with class nvme"},
 		{"a serial adapter", "node-serial", "/dev/ttyUSB0", "t/tty"},
-		{"a disk that is in use", "node-disk", "/dev/sda", "it holds data: partitions (sda1)"},
-		{"another way to it", "node-disk", "/dev/sg0", "no rule matches it"},
+		{"a disk that is in use", "node-disk", "/dev/sda", "not empty: partitions (sda1)"},
+		{"another way to it", "node-disk", "/dev/sg0", "no rule matches the device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h, devices := recorded(t, c.recording)

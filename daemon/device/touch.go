@@ -234,7 +234,7 @@ func (s *Sighting) setTarget(h *Host) {
 	if target.IsDisk() { // during the identification, another disk may have replaced this one
 		again, err := d.Class.Identify(h, *d.Udev)
 		if err != nil || !slices.ContainsFunc(again, func(other Device) bool { return other.ID == d.ID }) {
-			s.Offer = joinErrors(s.Offer, incompletef("it was replaced by another disk"))
+			s.Offer = joinErrors(s.Offer, incompletef("the disk was replaced by another disk"))
 			return
 		}
 	}
@@ -268,9 +268,9 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 		s.Offer = joinErrors(s.Offer, err)
 	case known && (err == nil || errors.Is(err, ErrUnanswered)): // the data that udev found is a sufficient reason
 	case err != nil && !n.Held:
-		s.Offer = joinErrors(s.Offer, incompletef("it cannot be proven empty: %w", err))
+		s.Offer = joinErrors(s.Offer, incompletef("metalplug cannot prove that the disk is empty: %w", err))
 	case reading.Content != "":
-		s.Offer = joinErrors(s.Offer, dataf("%s is on it", reading.Content))
+		s.Offer = joinErrors(s.Offer, dataf("the disk contains %s", reading.Content))
 	}
 	s.Unread = errors.Is(err, ErrUnanswered)
 	if err == nil && !n.Held {

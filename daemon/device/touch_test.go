@@ -66,7 +66,7 @@ func TestProbe(t *testing.T) {
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
-		{name: "data", reading: device.Report{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"it holds data: ext4 is on it", "<nil>", ""}},
+		{name: "data", reading: device.Report{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"not empty: the disk contains ext4", "<nil>", ""}},
 		{name: "data, allowed", reading: device.Report{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "SMART", reading: device.Report{Smart: device.Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
@@ -74,8 +74,8 @@ func TestProbe(t *testing.T) {
 		},
 		{name: "claimed", err: inUse, asked: "free", want: seen{"in use: it cannot be opened exclusively", "<nil>", ""}},
 		{name: "claimed, allowed", err: inUse, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
-		{name: "unread", err: unread, asked: "free", want: seen{"not complete: it cannot be proven empty: " + unread.Error(), "<nil>", ""}},
-		{name: "unread, by nobody", err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: it cannot be proven empty: no answer: x", "<nil>", ""}},
+		{name: "unread", err: unread, asked: "free", want: seen{"not complete: metalplug cannot prove that the disk is empty: " + unread.Error(), "<nil>", ""}},
+		{name: "unread, by nobody", err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: metalplug cannot prove that the disk is empty: no answer: x", "<nil>", ""}},
 		{
 			name: "unread, by nobody, and without its node", missing: "nvme2n1",
 			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: /dev/nvme2n1 is missing", "<nil>", ""},
@@ -88,32 +88,32 @@ func TestProbe(t *testing.T) {
 		{name: "held, unread", held: true, err: unread, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "held, with a file system", held: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, asked: "held",
-			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			want: seen{"not empty: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "kept back anyway", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			want: seen{"not empty: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, reading: device.Report{Content: "ext4"}, asked: "offered",
-			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			want: seen{"not empty: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, if it is not claimed", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
 			reading: device.Report{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
-			want: seen{"it holds data: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
+			want: seen{"not empty: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, and nobody answers", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "offered", want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "offered", want: seen{"not empty: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, but read-only", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"},
-			want: seen{"it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only", "<nil>", ""},
+			want: seen{"not empty: udev found ID_FS_TYPE=ext4; not for containers: the disk is read-only", "<nil>", ""},
 		},
 		{
 			name: "proven, and udev found data", proven: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: device.Report{Fingerprint: "7"}, asked: "free", want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			reading: device.Report{Fingerprint: "7"}, asked: "free", want: seen{"not empty: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{name: "held, and erased for the next", held: true, erases: true, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 	} {
@@ -191,14 +191,14 @@ func TestAnotherDiskComesMeanwhile(t *testing.T) {
 
 // A missing answer of a helper does not hide a known reason.
 func TestOnlyUnanswered(t *testing.T) {
-	silent := fmt.Errorf("%w: it cannot be proven empty: %w: x", device.ErrIncomplete, device.ErrUnanswered)
+	silent := fmt.Errorf("%w: metalplug cannot prove that the disk is empty: %w: x", device.ErrIncomplete, device.ErrUnanswered)
 	for _, c := range []struct {
 		err  error
 		want bool
 	}{
 		{nil, false},
 		{silent, true},
-		{fmt.Errorf("%w: its wwid is empty", device.ErrIncomplete), false},
+		{fmt.Errorf("%w: the wwid of the disk is empty", device.ErrIncomplete), false},
 		{fmt.Errorf("%w; %w: nvme1n1 has the same identity", silent, device.ErrExcluded), false},
 		{fmt.Errorf("%w; %w: a display", silent, device.ErrByName), false},
 		{fmt.Errorf("%w: it is mounted; %w", device.ErrInUse, silent), false},

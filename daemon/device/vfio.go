@@ -59,7 +59,7 @@ func vfioViable(h *Host, u udev.Device) error {
 	}
 	var reasons []error
 	if strings.HasPrefix(path.Base(u.DevNode), noIOMMU) {
-		reasons = append(reasons, byNamef("it has no IOMMU: a process that has it open can reach all memory of this host"))
+		reasons = append(reasons, byNamef("the device has no IOMMU: a process that opens the device can reach all memory of the host"))
 	}
 	for _, member := range members {
 		driver := h.Link(member, "driver")

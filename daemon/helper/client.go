@@ -80,7 +80,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 	case slot <- struct{}{}:
 		return func() { <-slot }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: another metalplug request uses it: %w", device.ErrInUse, ctx.Err())
+		return nil, fmt.Errorf("%w: another metalplug request uses the disk: %w", device.ErrInUse, ctx.Err())
 	}
 }
 
@@ -97,7 +97,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	if !held {
 		release, err := h.claim(ctx, t.SysPath)
 		if err != nil {
-			return device.Report{}, fmt.Errorf("%w: another request for it is in progress: %w", device.ErrUnanswered, ctx.Err())
+			return device.Report{}, fmt.Errorf("%w: another request for the device is in progress: %w", device.ErrUnanswered, ctx.Err())
 		}
 		defer release()
 	}

@@ -299,8 +299,8 @@ func TestHolding(t *testing.T) {
 		},
 		{"an error", `{"error":"no procfs"}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "no procfs"},
 		{"nonsense", "yes", []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "malformed"},
-		{"a node that is gone", none, []string{"/dev/null", "/dev/gone"}, "", nil, "look for /dev/gone: "},
-		{"no node", none, []string{"/dev"}, "", nil, "look for /dev: it is not a device node"},
+		{"a node that is gone", none, []string{"/dev/null", "/dev/gone"}, "", nil, "find /dev/gone: "},
+		{"no node", none, []string{"/dev"}, "", nil, "find /dev: the file is not a device node"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var asked atomic.Value

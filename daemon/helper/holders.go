@@ -142,11 +142,11 @@ func (h *client) claimAll(ctx context.Context, paths []string) (release func(), 
 func numberOf(path string) (n cgroup.Number, err error) {
 	var found unix.Stat_t
 	if err := unix.Stat(path, &found); err != nil {
-		return n, &fs.PathError{Op: "look for", Path: path, Err: err}
+		return n, &fs.PathError{Op: "find", Path: path, Err: err}
 	}
 	number, block := sysfs.Number(found)
 	if number == "" {
-		return n, fmt.Errorf("look for %s: it is not a device node", path)
+		return n, fmt.Errorf("find %s: the file is not a device node", path)
 	}
 	return cgroup.ParseNumber(block, number)
 }

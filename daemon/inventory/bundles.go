@@ -196,7 +196,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 				e.membership = membership{bundle: id, bundleResource: r.Resource}
 				l.changed(e)
 			} else {
-				l.setAside(e, fmt.Sprintf("it becomes part of a bundle of %s once no pod holds it", r.Resource))
+				l.setAside(e, fmt.Sprintf("the device becomes part of a bundle of %s once no pod holds the device", r.Resource))
 			}
 		}
 	}
@@ -204,7 +204,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 		switch {
 		case l.unmatched && e.offered: // the device stays where it is until no inspection is pending
 		case r.Bundle.Hold, l.unmatched:
-			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
+			l.setAside(e, fmt.Sprintf("the device waits for a bundle of %s: %s", r.Resource, lack))
 		default:
 			l.setAside(e, "")
 		}

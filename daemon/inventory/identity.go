@@ -176,7 +176,7 @@ func (i *identities) contest(owned *entry) {
 // mistake another disk for this one.
 func (e *entry) withholdIncomplete(s *device.Sighting) {
 	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
-		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
+		s.Target, s.Offer = nil, fmt.Errorf("%w: the diskseq of the disk cannot be read", device.ErrIncomplete)
 	}
 }
 

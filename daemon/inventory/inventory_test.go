@@ -575,8 +575,8 @@ func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
 	<-r.SetRules(other, nil)
 	r.offers("example.org/other", "")
-	r.offers("example.org/widget", "node-A-widget Unhealthy (it now belongs to the resource example.org/other: "+
-		"it moves there once no pod holds it)")
+	r.offers("example.org/widget", "node-A-widget Unhealthy (the device now belongs to resource example.org/other, "+
+		"and moves there once no pod holds the device)")
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
 	r.offers("example.org/other", "node-A-widget Healthy")
 	r.offers("example.org/widget", "")

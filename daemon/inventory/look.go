@@ -102,6 +102,6 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 		return s
 	}
 	as := *s // a copy, because the subject still needs the unchanged sighting
-	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; its last known state is assumed: "+s.Offer.Error(), "; ")
+	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; the last known state is assumed: "+s.Offer.Error(), "; ")
 	return &as
 }

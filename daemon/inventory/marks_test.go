@@ -93,8 +93,8 @@ func TestHealth(t *testing.T) {
 	const port, portID = "pci0000:3a/0000:3a:00.0/0000:3b:00.0", "fpga-0000:3b:00.0-port0"
 	const hca, hcaID = "pci0000:15/0000:15:01.0/0000:19:00.0", "infiniband-b8cef60300a12b3c"
 	const xid, action = "logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): ", "154, GPU recovery action changed from 0x0 (None) to 0x"
-	const failed = " sick: the kernel could not recover it from a PCIe error: bind its driver again, or replace it"
-	const beginning = " sick: the kernel is recovering it from a PCIe error"
+	const failed = " sick: the kernel could not recover the device from a PCIe error: bind the driver again, or replace the device"
+	const beginning = " sick: the kernel is recovering the device from a PCIe error"
 	const fell = " sick: Xid 79: GPU has fallen off the bus"
 	fatal := func(n int) string {
 		return fmt.Sprintf("set %s aer_dev_fatal TLP %d\\nTOTAL_ERR_FATAL %d\\n", gpu, n, n)
@@ -162,18 +162,18 @@ func TestHealth(t *testing.T) {
 			"set " + gpu + " current_link_width 16\\n", gpuID,
 		}},
 		{"off the bus", "gpu-amd", []string{
-			"set " + amd + " config \xff\xff", amdID + " sick: its PCI configuration space does not answer: it has fallen off the bus",
+			"set " + amd + " config \xff\xff", amdID + " sick: the PCI configuration space does not answer: the device has fallen off the bus",
 			"set " + amd + " config \x02\x10", amdID,
 		}},
 		{"wedged", "gpu-amd", []string{
-			"change drm " + amd + "/drm/card1 WEDGED=rebind,bus-reset", amdID + " sick: its driver has declared it unusable (WEDGED=rebind,bus-reset)",
+			"change drm " + amd + "/drm/card1 WEDGED=rebind,bus-reset", amdID + " sick: the driver has declared the GPU unusable (WEDGED=rebind,bus-reset)",
 			"change drm " + amd + "/drm/card1 WEDGED=none", amdID,
-			"change drm " + amd + "/drm/card1 WEDGED=unknown", amdID + " sick: its driver has declared it unusable (WEDGED=unknown)",
+			"change drm " + amd + "/drm/card1 WEDGED=unknown", amdID + " sick: the driver has declared the GPU unusable (WEDGED=unknown)",
 			"bind pci " + amd, amdID,
 		}},
 		{"i915", "gpu-intel", []string{
-			"change drm pci0000:00/0000:00:02.0/drm/card0 ERROR=1", "gpu-0000:00:02.0 sick: driver i915 has found an error and resets it",
-			"change drm pci0000:00/0000:00:02.0/drm/card0 RESET=1", "gpu-0000:00:02.0 sick: driver i915 has found an error and resets it",
+			"change drm pci0000:00/0000:00:02.0/drm/card0 ERROR=1", "gpu-0000:00:02.0 sick: driver i915 has found an error and is resetting the GPU",
+			"change drm pci0000:00/0000:00:02.0/drm/card0 RESET=1", "gpu-0000:00:02.0 sick: driver i915 has found an error and is resetting the GPU",
 			"change drm pci0000:00/0000:00:02.0/drm/card0 ERROR=0", "gpu-0000:00:02.0",
 		}},
 		{"controller", "nvme", []string{
@@ -282,7 +282,7 @@ func TestPartThatComesLaterIsSick(t *testing.T) {
 	r := start(t, m, "", everything)
 	r.send("change pci pci0000:64/0000:64:02.0/0000:65:00.0 ERROR_EVENT=BEGIN_RECOVERY")
 	m.Plug(text[begin : end+1])
-	r.offers("test/nvme", "nvme-eui.36344830545001230025384300000001 Unhealthy (the kernel is recovering it from a PCIe error)")
+	r.offers("test/nvme", "nvme-eui.36344830545001230025384300000001 Unhealthy (the kernel is recovering the device from a PCIe error)")
 }
 
 func TestMarksSurviveARestartButNoBoot(t *testing.T) {
@@ -381,8 +381,8 @@ func TestFlappingIsDamped(t *testing.T) {
 				t.Errorf("at %v: %s, want %s", time.Now(), states(s), want)
 			}
 		}
-		const sick = id + " sick: the kernel is recovering it from a PCIe error"
-		const kept = id + " sick: the device fails too often (last: the kernel is recovering it from a PCIe error) and must first stay healthy for 5m0s"
+		const sick = id + " sick: the kernel is recovering the device from a PCIe error"
+		const kept = id + " sick: the device fails too often (last: the kernel is recovering the device from a PCIe error) and must first stay healthy for 5m0s"
 		for i := range 6 {
 			r.send("change pci " + gpu + " ERROR_EVENT=BEGIN_RECOVERY")
 			now(sick)

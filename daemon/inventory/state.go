@@ -57,7 +57,7 @@ func decode(text []byte, machine string) (c contents, err error) {
 	case err == nil && c.Version != stateVersion:
 		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
 	case err == nil && machine != "" && c.Machine != machine:
-		err = errors.New("it was written on another machine")
+		err = errors.New("the file was written on another machine")
 	}
 	for _, r := range c.Devices {
 		if invalid := r.Valid(); err == nil && invalid != nil {

@@ -82,16 +82,16 @@ func TestStateLost(t *testing.T) {
 		"empty":           {func(file string) error { return os.Truncate(file, 0) }, "unexpected end of JSON input"},
 		"null":            {rewrite("null"), "version is 0, not 2"},
 		"a later version": {rewrite(`{"version":3,"devices":[]}`), "version is 3, not 2"},
-		"too large":       {func(file string) error { return os.Truncate(file, 100<<20) }, "it is larger than 67108864 bytes"},
+		"too large":       {func(file string) error { return os.Truncate(file, 100<<20) }, "the file is larger than 67108864 bytes"},
 		"a directory": {
-			instead(func(file string) error { return os.MkdirAll(filepath.Join(file, "full"), 0o700) }), "it is a directory",
+			instead(func(file string) error { return os.MkdirAll(filepath.Join(file, "full"), 0o700) }), "the file is a directory",
 		},
-		"a pipe": {instead(func(file string) error { return unix.Mkfifo(file, 0o600) }), "it is not a regular file"},
-		"a link": {instead(func(file string) error { return os.Symlink("audit.jsonl", file) }), "it is a symbolic link"},
+		"a pipe": {instead(func(file string) error { return unix.Mkfifo(file, 0o600) }), "the file is not a regular file"},
+		"a link": {instead(func(file string) error { return os.Symlink("audit.jsonl", file) }), "the file is a symbolic link"},
 		"of another machine": {func(file string) error {
 			text, err := os.ReadFile(file)
 			return errors.Join(err, os.WriteFile(file, bytes.Replace(text, []byte(`"machine":"here"`), []byte(`"machine":"there"`), 1), 0o600))
-		}, "it was written on another machine"},
+		}, "the file was written on another machine"},
 		"gone": {os.Remove, "state.json was removed, but audit.jsonl still exists"},
 	} {
 		t.Run(name, func(t *testing.T) {

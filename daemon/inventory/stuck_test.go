@@ -53,7 +53,7 @@ func TestStuckLook(t *testing.T) {
 		var w wedge
 		r := start(t, udevtest.New(t, blank(1, "0011", "")), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
 		const diskID = "nvme-eui.0011"
-		const healthy, stuck = diskID + " Healthy", diskID + " Unhealthy (no answer from the hardware for 1m0s)"
+		const healthy, stuck = diskID + " Healthy", diskID + " Unhealthy (the hardware has not answered for 1m0s)"
 		r.offers(nvmeResource, healthy)
 		answer := w.hang(t)
 		r.LookAgain(diskID)

@@ -88,7 +88,7 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 		if d.Barred != "" {
 			s.Inventory.Released(ids(parts([]*inventory.Status{d})))
 			if d.Barred == d.Reserved {
-				return fmt.Errorf("%s is unhealthy after its last pod: %s", d.Device.ID, d.Barred)
+				return fmt.Errorf("%s is unhealthy after the last pod: %s", d.Device.ID, d.Barred)
 			}
 			return fmt.Errorf("%s is unhealthy: %s", d.Device.ID, d.Barred)
 		}

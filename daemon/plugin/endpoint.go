@@ -240,9 +240,9 @@ func (e *Endpoint) ensureSocket() error {
 // absent returns an error that describes why there is no kubelet to register with.
 func absent(path string) error {
 	if _, err := os.Lstat(path); err != nil {
-		return fmt.Errorf("look for %s: %w", path, fsutil.Cause(err))
+		return fmt.Errorf("find %s: %w", path, fsutil.Cause(err))
 	}
-	return fmt.Errorf("look for %s: it is not a socket", path)
+	return fmt.Errorf("find %s: the file is not a socket", path)
 }
 
 // complain logs an error once, instead of at every attempt. The error stays in the status until the kubelet knows the resource.

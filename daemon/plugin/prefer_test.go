@@ -240,10 +240,10 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 // The kubelet considers a device free as soon as its pod is gone. metalplugd learns this later.
 func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
-		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after its last pod"}},
+		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after the last pod"}},
 		{Device: &device.Device{ID: "b", NUMANode: 1}},
-		{Device: &device.Device{ID: "c", NUMANode: 0}, Verdict: verdict.Verdict{Reserved: "ext4 is on it", Barred: "ext4 is on it"}},
-		{Device: &device.Device{ID: "d", NUMANode: 0}, Verdict: verdict.Verdict{Reserved: "ext4 is on it"}},
+		{Device: &device.Device{ID: "c", NUMANode: 0}, Verdict: verdict.Verdict{Reserved: "the disk contains ext4", Barred: "the disk contains ext4"}},
+		{Device: &device.Device{ID: "d", NUMANode: 0}, Verdict: verdict.Verdict{Reserved: "the disk contains ext4"}},
 	}}
 	all := []string{"a", "b", "c", "d"}
 	for _, test := range []struct {

@@ -51,7 +51,7 @@ func TestStuckLook(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		for call, err := range map[string]error{"Allocate": b.allocate(), "PreStartContainer": b.start()} {
-			if err == nil || !strings.Contains(err.Error(), "no answer from the hardware") {
+			if err == nil || !strings.Contains(err.Error(), "the hardware has not answered for ") {
 				t.Errorf("%s: %v", call, err)
 			}
 		}

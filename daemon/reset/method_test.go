@@ -520,7 +520,7 @@ func TestFunctionDoesNotAnswer(t *testing.T) {
 				})
 				return nil
 			}
-			if got := m.ask(functionRequest("pci")); got.Result != Gone || !strings.Contains(got.Detail, "it has fallen off the bus") {
+			if got := m.ask(functionRequest("pci")); got.Result != Gone || !strings.Contains(got.Detail, "the device has fallen off the bus") {
 				t.Errorf("answer of a function that is %s is %+v", status, got)
 			}
 		})

@@ -44,7 +44,7 @@ func (h *host) checkPath(sysPath string) error {
 		return errorf(Refused, "%s is a link: it leads to %s", sysPath, real)
 	}
 	if !h.Present(sysPath + "/subsystem") {
-		return errorf(Refused, "%s is not a device: it has no subsystem", sysPath)
+		return errorf(Refused, "%s is not a device: the path has no subsystem", sysPath)
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	defer cancel()
 	a, err := exchange.Call[Answer](ctx, c.Peer, r.Encode)
 	if err == nil && !a.matches(r) {
-		return Answer{}, fmt.Errorf("read the answer of %s: %w: it is not the answer to a %s", c.Peer.Program, exchange.ErrMessage, r.Do)
+		return Answer{}, fmt.Errorf("read the answer of %s: %w: the answer is not for a %s request", c.Peer.Program, exchange.ErrMessage, r.Do)
 	}
 	return a, err
 }

@@ -155,7 +155,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 		}
 	}
 	content := h.contentOf(path.Base(t.SysPath))
-	foreign := fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
+	foreign := fmt.Errorf("%w: %w: the disk contains %s", turnover.ErrUnfit, device.ErrForeign, content)
 	tree := sysfs.At(h.root())
 	known := t.Fingerprint == "" || t.Fingerprint == fingerprint(content)
 	switch {

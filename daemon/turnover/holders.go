@@ -54,11 +54,11 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 			who.ownPod = true
 		case who.otherUser != "", !j.Target.IsSole() && !had:
 		case h.Unread != "":
-			who.otherUser = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
+			who.otherUser = fmt.Sprintf("pod %s may have the device open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
-			who.otherUser = fmt.Sprintf("pod %s has it open (%s, pid %d)", h.PodUID, h.Command, h.PID)
+			who.otherUser = fmt.Sprintf("pod %s has the device open (%s, pid %d)", h.PodUID, h.Command, h.PID)
 		default:
-			who.mayClose, who.otherUser = true, fmt.Sprintf("a process of this host has it open (%s, pid %d)", h.Command, h.PID)
+			who.mayClose, who.otherUser = true, fmt.Sprintf("a process of the host has the device open (%s, pid %d)", h.Command, h.PID)
 		}
 	}
 	return who, nil

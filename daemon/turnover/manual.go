@@ -39,11 +39,11 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	case !j.Present:
 		return fmt.Errorf("%s: %w", id, device.ErrGone)
 	case j.Held():
-		return fmt.Errorf("%s: %w: a pod holds it", id, ErrBusy)
+		return fmt.Errorf("%s: %w: a pod holds the device", id, ErrBusy)
 	case o.Scrub != "" && j.Blocked != "":
 		return fmt.Errorf("%s: %w: %s", id, ErrBusy, j.Blocked)
 	case o.Scrub != "" && !j.Target.IsDisk():
-		return fmt.Errorf("%s: %w: it is not a disk", id, ErrUnfit)
+		return fmt.Errorf("%s: %w: the device is not a disk", id, ErrUnfit)
 	}
 	if err := j.checkUnused(ctx); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
@@ -91,7 +91,7 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 		w.Content = lease.OfTenant
 	}
 	if w.Reset && j.method(true) == "" {
-		return fmt.Errorf("%s: %w: no reset method of its class applies to it now: name one in [resource.reset]", j.Device.ID, ErrUnfit)
+		return fmt.Errorf("%s: %w: no reset method of the class applies now: name a method in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
 	j.policy.Reset.Scrub = scrub
 	return j.clear(ctx, maxOrderTime, w)
@@ -112,7 +112,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
 	if kind := j.Evidence.Kind; kind != "" && j.State == lease.Free && j.Resource != "" {
-		return "it is already offered, with the evidence " + kind, nil
+		return "the disk is already offered, with the evidence " + kind, nil
 	}
 	if err := j.checkUnused(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
@@ -136,7 +136,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	if j.Cordon != nil {
 		return "when you uncordon it, it will be erased with " + scrub + " and then offered", nil
 	}
-	return "it is being erased with " + scrub + ", and will then be offered", nil
+	return "the disk is being erased with " + scrub + ", and will then be offered", nil
 }
 
 // adoptable returns an error that says why the operator cannot adopt the disk, or nil.
@@ -147,17 +147,17 @@ func (j *job) adoptable() error {
 	case !j.Present:
 		return device.ErrGone
 	case j.Held():
-		return fmt.Errorf("%w: a pod holds it", ErrBusy)
+		return fmt.Errorf("%w: a pod holds the device", ErrBusy)
 	case j.Taker == "":
-		return fmt.Errorf("%w: no resource matches it; see metalplugctl why", ErrUnfit)
+		return fmt.Errorf("%w: no resource matches the device; see metalplugctl why", ErrUnfit)
 	case j.Target == nil && j.Reason != "":
 		return fmt.Errorf("%w: %s", ErrUnfit, j.Reason)
 	case !j.Target.IsDisk():
-		return fmt.Errorf("%w: it is not a disk", ErrUnfit)
+		return fmt.Errorf("%w: the device is not a disk", ErrUnfit)
 	case j.policy.sharesUse():
 		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
-		return fmt.Errorf("%w: no wwid or serial number: another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
+		return fmt.Errorf("%w: the disk has no wwid or serial number, so another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
 	case j.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
 	}

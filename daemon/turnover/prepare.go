@@ -71,7 +71,7 @@ func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventor
 	}
 	if keep {
 		if err := t.Inventory.Kept(ctx); err != nil {
-			return fmt.Errorf("%w: the state of the container's data cannot be saved: %w", ErrUnfit, err)
+			return fmt.Errorf("%w: metalplugd cannot save the state of the container's data: %w", ErrUnfit, err)
 		}
 	}
 	return t.Inventory.Started(ctx, ids...)
@@ -143,7 +143,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	case !j.Present:
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
 	case j.Behind(owners):
-		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this persists", id, ErrBusy)
+		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name the pod; if this persists, delete the pod", id, ErrBusy)
 	}
 	first := j.First(owners)
 	who, err := waitForUsers(ctx, func() (users, error) {
@@ -163,7 +163,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	w := j.Preparation(j.rule(), first, j.Same())
 	snapshot, _ := j.Inventory.Snapshot() // the operator may have cordoned the disk during the earlier checks
 	if now := snapshot.Find(id); w.Erase && now != nil && now.Cordon != nil {
-		return p, fmt.Errorf("%s: %w: it is cordoned, and not erased until \"metalplugctl uncordon %[1]s\"", id, ErrBusy)
+		return p, fmt.Errorf("%s: %w: the disk is cordoned; to erase the disk, run \"metalplugctl uncordon %[1]s\"", id, ErrBusy)
 	}
 	if p, err = j.touch(ctx, w); err != nil {
 		return p, err

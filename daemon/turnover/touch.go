@@ -63,7 +63,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	began := time.Now()
 	if w.Scrub != "" && target.Fingerprint != "" {
 		if err = j.Inventory.Kept(ctx); err != nil {
-			err = fmt.Errorf("%w: the start of the erasure cannot be saved: %w", ErrUnfit, err)
+			err = fmt.Errorf("%w: metalplugd cannot save the start of the erasure: %w", ErrUnfit, err)
 		}
 	}
 	if err == nil {
@@ -73,7 +73,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	case err == nil && w.Scrub != "" && !p.Erased:
 		err = errors.New("metalplug-reset has not verified the erasure")
 	case err == nil && target.Disk && p.Appearance == "" && target.Appearance() != "":
-		err = errors.New("another medium may be in its place: nothing proves that it is the same disk as before")
+		err = errors.New("another disk may be in this place: metalplug cannot prove that the disk is the same as before")
 	}
 	if err != nil && w.Scrub != "" && !errors.Is(err, ErrUnfit) && !isBusy(err) {
 		err = halfErased{err}
@@ -106,11 +106,11 @@ func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.offeredAt(path)
 		if other == nil {
-			return fmt.Errorf("%w: it would also affect %s, which is not offered", ErrUnfit, path)
+			return fmt.Errorf("%w: the operation would also affect %s, which is not offered", ErrUnfit, path)
 		}
 		id := other.Device.ID
 		if !slices.Contains(j.taken, id) {
-			return fmt.Errorf("%w: it would also affect %s, which has just appeared", ErrBusy, id)
+			return fmt.Errorf("%w: the operation would also affect %s, which has just appeared", ErrBusy, id)
 		}
 		now, err := j.Inventory.Begin(ctx, id, "", "")
 		if err != nil {
@@ -118,13 +118,13 @@ func (j *job) together(ctx context.Context, erases bool) error {
 		}
 		switch {
 		case now.Held():
-			return fmt.Errorf("%w: it would also affect %s, which a pod holds", ErrBusy, id)
+			return fmt.Errorf("%w: the operation would also affect %s, which a pod holds", ErrBusy, id)
 		case j.policyFor(now.Taker).sharesUse():
-			return fmt.Errorf("%w: it would also affect %s, which other pods or processes may be using", ErrUnfit, id)
+			return fmt.Errorf("%w: the operation would also affect %s, which other pods or processes may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
-			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reserved)
+			return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reserved)
 		case erases && (now.Stale || now.Resource == ""):
-			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reason)
+			return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reason)
 		}
 	}
 	return nil

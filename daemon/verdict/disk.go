@@ -76,7 +76,7 @@ func (f *Facts) missingEvidence() error {
 	}
 	switch {
 	case f.Disk.Presence == "":
-		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to identify it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
+		return fmt.Errorf("%w: the disk has no wwid, serial number or diskseq; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v.Scrub != "" && f.Delay != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, f.Delay)
 	case v.Scrub != "" && f.Cordon != "":

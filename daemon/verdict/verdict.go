@@ -64,16 +64,16 @@ var (
 	// errElsewhere explains why a device is Unhealthy in the resource that offered it before. A device cannot be in two
 	// resources. Otherwise, the kubelet could allocate it under the name of the new resource while a pod still holds it under the
 	// old name.
-	errElsewhere = errors.New("it now belongs to the resource")
+	errElsewhere = errors.New("the device now belongs to resource")
 	// errNotBack explains why a device is Unhealthy if metalplugd knows it from a saved file, but no inspection has found it yet.
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
 // lastPodEnded explains why a disk is not offered if metalplug has neither erased nor read it since its last pod ended.
-const lastPodEnded = "its last pod has just ended"
+const lastPodEnded = "the last pod has just ended"
 
 // BeingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
-const BeingCleared = "being cleared after its last pod"
+const BeingCleared = "being cleared after the last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased, and it ignores that the
 // device is in use if a tenant holds it. If a device must be cleared, it enters the list of its own resource before it can
@@ -100,7 +100,7 @@ func (f *Facts) Unusable() error {
 	case f.Seen == nil:
 		return device.ErrGone
 	case f.Offered && f.Seen.Resource != "" && f.Seen.Resource != f.Resource:
-		return fmt.Errorf("%w %s: it moves there once no pod holds it", errElsewhere, f.Seen.Resource)
+		return fmt.Errorf("%w %s, and moves there once no pod holds the device", errElsewhere, f.Seen.Resource)
 	case f.Opened != nil:
 		return f.Opened
 	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.erasable():
@@ -145,7 +145,7 @@ func (f *Facts) Sick() string {
 	reasons := f.Faults.Marks
 	switch {
 	case f.Faults.Stuck > 0:
-		reasons = append([]string{fmt.Sprintf("no answer from the hardware for %v", f.Faults.Stuck)}, reasons...)
+		reasons = append([]string{fmt.Sprintf("the hardware has not answered for %v", f.Faults.Stuck)}, reasons...)
 	case f.Seen.Health != nil:
 		reasons = append([]string{f.Seen.Health.Error()}, reasons...)
 	}
@@ -171,9 +171,9 @@ func (f *Facts) pendingReason() string {
 	case f.Lease.Held():
 		return ""
 	case f.Lease.Used && f.Delay != "":
-		return "its pod has ended, but " + f.Delay
+		return "the pod has ended, but " + f.Delay
 	case f.Uncleared() && f.Cordon != "":
-		return "to be cleared after its last pod, once it is uncordoned"
+		return "to be cleared once an operator uncordons the device"
 	case f.Uncleared():
 		return BeingCleared
 	case f.Lease.Used && f.Evident() && !f.Spared():

@@ -311,7 +311,7 @@ func (h *hardware) allowed(t device.Target, leftover bool) (*disk, error) {
 		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be cleared while %s works with it", d.serial, d.user))
 		return nil, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
 	case d.content != "" && !leftover:
-		return nil, fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, d.content)
+		return nil, fmt.Errorf("%w: the disk contains %s", turnover.ErrUnfit, d.content)
 	}
 	return d, nil
 }

@@ -128,7 +128,7 @@ func standstill(s *story, t *testing.T) {
 	s.m.Stall(d, true)
 	defer s.m.Stall(d, false)
 	s.trigger(block(n))
-	s.because(t, path.Base(n), "its last known state is assumed: not complete: it cannot be proven empty: no answer")
+	s.because(t, path.Base(n), "the last known state is assumed: not complete: metalplug cannot prove that the disk is empty: no answer")
 	s.m.Stall(d, false)
 	s.because(t, path.Base(n), "")
 	s.onlyAllocatable(t, from, nvme, count)

@@ -18,7 +18,7 @@ import (
 func rdmaRenamed(s *story, t *testing.T) {
 	s.m.Sh(`modprobe rdma_rxe; ip link add dummy0 type dummy; ip addr add 192.0.2.1/24 dev dummy0
 		ip link set dummy0 up; rdma link add rxe0 type rxe netdev dummy0`)
-	s.because(t, "rxe0", "it has no umad device: load the ib_umad module")
+	s.because(t, "rxe0", "the adapter has no umad device: load the ib_umad module")
 	s.expect(t, change{
 		name: "modprobe ib_umad", act: func() { s.m.Run("modprobe", "ib_umad") }, resource: fabric, by: 1,
 		action: "add", device: always("umad0"),

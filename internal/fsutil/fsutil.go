@@ -50,7 +50,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a pipe would block until there is a writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("read %s: it is a symbolic link", name)
+		return nil, fmt.Errorf("read %s: the file is a symbolic link", name)
 	}
 	if err != nil {
 		return nil, err
@@ -61,13 +61,13 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case info.IsDir():
-		return nil, fmt.Errorf("read %s: it is a directory", name)
+		return nil, fmt.Errorf("read %s: the file is a directory", name)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("read %s: it is not a regular file", name)
+		return nil, fmt.Errorf("read %s: the file is not a regular file", name)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {
-		err = fmt.Errorf("read %s: it is larger than %d bytes", name, limit)
+		err = fmt.Errorf("read %s: the file is larger than %d bytes", name, limit)
 	}
 	return text, err
 }

@@ -45,14 +45,14 @@ func TestReplaceFile(t *testing.T) {
 // of a pipe.
 func TestReadRegular(t *testing.T) {
 	for want, put := range map[string]func(name string) error{
-		"":                            func(name string) error { return os.WriteFile(name, []byte("1234"), 0o600) },
-		"it is larger than 4 bytes":   func(name string) error { return os.WriteFile(name, []byte("12345"), 0o600) },
-		"it is a directory":           func(name string) error { return os.Mkdir(name, 0o700) },
-		"it is a symbolic link":       func(name string) error { return os.Symlink("/dev/null", name) },
-		"it is not a regular file":    func(name string) error { return unix.Mkfifo(name, 0o600) },
-		"no such file or directory":   func(string) error { return nil },
-		"file/below: not a directory": func(name string) error { return os.WriteFile(name, nil, 0o600) },
-		"no such device or address":   func(name string) error { return unix.Mknod(name, unix.S_IFSOCK|0o600, 0) },
+		"":                                func(name string) error { return os.WriteFile(name, []byte("1234"), 0o600) },
+		"the file is larger than 4 bytes": func(name string) error { return os.WriteFile(name, []byte("12345"), 0o600) },
+		"the file is a directory":         func(name string) error { return os.Mkdir(name, 0o700) },
+		"the file is a symbolic link":     func(name string) error { return os.Symlink("/dev/null", name) },
+		"the file is not a regular file":  func(name string) error { return unix.Mkfifo(name, 0o600) },
+		"no such file or directory":       func(string) error { return nil },
+		"file/below: not a directory":     func(name string) error { return os.WriteFile(name, nil, 0o600) },
+		"no such device or address":       func(name string) error { return unix.Mknod(name, unix.S_IFSOCK|0o600, 0) },
 	} {
 		name := filepath.Join(t.TempDir(), "file")
 		if err := put(name); err != nil {

@@ -86,7 +86,7 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 		case result = <-over:
 			return result, nil
 		case <-ctx.Done():
-			return "", fmt.Errorf("it did not end in time: %w", ctx.Err())
+			return "", fmt.Errorf("the unit did not end in time: %w", ctx.Err())
 		case <-tick.C:
 			if !c.Connected() {
 				return "", errors.New("systemd has closed the connection")
