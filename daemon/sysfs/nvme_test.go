@@ -3,7 +3,9 @@
 package sysfs_test
 
 import (
+	"fmt"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -200,5 +202,29 @@ func TestNVMeTopology(t *testing.T) {
 	h := nvmeTree(t, "a/sda block hidden=0")
 	if h.IsNVMe("/sys/devices/a/sda") || h.NVMeControllers("/sys/devices/a/sda") != nil {
 		t.Error("a SCSI disk is a namespace")
+	}
+}
+
+// TestWrittenByPaths checks that writes to a disk with native multipathing are counted. Before Linux 6.4, only the paths to the
+// disk had counters.
+func TestWrittenByPaths(t *testing.T) {
+	const head, stat = "/sys/devices/virtual/nvme-subsystem/nvme-subsys5/nvme5n1", "1 0 8 0 2 0 %d 0 0 0 0 0 0 7 0 0 0\n"
+	for name, c := range map[string]struct {
+		stats map[string]int
+		want  uint64
+	}{
+		"the paths":                  {map[string]int{"a/nvme/nvme0/nvme5c0n1": 8, "b/nvme/nvme1/nvme5c1n1": 16}, 38},
+		"the path to another disk":   {map[string]int{"a/nvme/nvme0/nvme5c0n2": 8}, 0},
+		"the disk as well as a path": {map[string]int{"a/nvme/nvme0/nvme5c0n1": 8, strings.TrimPrefix(head, "/sys/devices/"): 24}, 31},
+	} {
+		tree := nvmeTree(t, multipath)
+		for disk, sectors := range c.stats {
+			if err := os.WriteFile(tree.Path("/sys/devices/"+disk+"/stat"), fmt.Appendf(nil, stat, sectors), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := sysfs.Written(tree, head); got != c.want {
+			t.Errorf("%s: %d sectors, want %d", name, got, c.want)
+		}
 	}
 }

@@ -26,9 +26,22 @@ import (
 
 // Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the disk
 // appeared (Documentation/block/stat.rst). The kernel does not count passthrough commands, and counts nothing while queue/iostats
-// is 0. Before Linux 6.4, it did not count writes to an NVMe disk with native multipathing. The result is 0 if the number is
-// unknown.
+// is 0. Before Linux 6.4, it counted writes to an NVMe disk with native multipathing only at the paths to the disk. The result
+// is 0 if the number is unknown.
 func Written(t *Tree, sysPath string) (sectors uint64) {
+	if sectors = written(t, sysPath); sectors == 0 && t.Link(path.Dir(sysPath), "subsystem") == nvmeSubsystemClass {
+		for _, controller := range t.NVMeControllers(sysPath) {
+			for _, disk := range children(t, controller, "block") {
+				if isPath(t, disk, sysPath) {
+					sectors += written(t, disk)
+				}
+			}
+		}
+	}
+	return sectors
+}
+
+func written(t *Tree, sysPath string) (sectors uint64) {
 	text, _ := t.Attr(sysPath, "stat")
 	fields := strings.Fields(text)
 	for _, i := range [...]int{6, 13} { // sectors written, sectors discarded
