@@ -237,13 +237,19 @@ func (s *surface) contains(at int64, text string) bool {
 }
 
 // content describes the data on a disk. It returns the names of the signatures, if there are any. Otherwise, the description
-// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk.
+// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. On a disk whose
+// unwritten blocks contain 00, a block of ff counts as data. On a disk whose unwritten blocks contain ff, a block of 00 counts as
+// data.
 func (s *surface) content() string {
-	for at, b := range s.dataBlocks() {
-		if found := s.signatures(); len(found) > 0 {
-			return strings.Join(found, ", ")
+	filler := s.filler()
+	for at, b := range s.blocks() {
+		if !hasData(b, filler) {
+			continue
 		}
-		if b == nil {
+		switch found := s.signatures(); {
+		case len(found) > 0:
+			return strings.Join(found, ", ")
+		case b == nil:
 			return fmt.Sprintf("a block that cannot be read at byte %d", at)
 		}
 		return unknownData(at)
@@ -278,19 +284,6 @@ func (s *surface) fingerprint() string {
 		clear(hash)
 	}
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(hash)
-}
-
-// dataBlocks yields the blocks that contain data, in order. On a disk whose unwritten blocks contain 00, a block of ff counts as
-// data. On a disk whose unwritten blocks contain ff, a block of 00 counts as data.
-func (s *surface) dataBlocks() iter.Seq2[int64, []byte] {
-	filler := s.filler()
-	return func(yield func(int64, []byte) bool) {
-		for at, b := range s.blocks() {
-			if hasData(b, filler) && !yield(at, b) {
-				return
-			}
-		}
-	}
 }
 
 // filler returns the byte that unwritten blocks of the disk contain. It takes this byte from the first blank block.

@@ -20,16 +20,13 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	w := device.Work{
 		Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
 	}
-	var methods []string
 	if todo.Reset {
-		if w.Method = j.method(todo.ByHand && !todo.Erase); w.Method != "" {
-			methods = append(methods, w.Method)
-		}
+		w.Method = j.method(todo.ByHand && !todo.Erase)
 	}
 	if todo.Erase {
 		w.Scrub = j.policy.Reset.Scrub
-		methods = append(methods, w.Scrub)
 	}
+	methods := slices.DeleteFunc([]string{w.Method, w.Scrub}, func(method string) bool { return method == "" })
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
 		return p, nil
 	}
