@@ -23,12 +23,24 @@ const controlSocket = "control.sock"
 // endpoints use the server's counters.
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
-		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
+		Version: d.Version, Preview: d.preview != nil, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
 		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // has no helpers, so no request can open a device node
-		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
+		Standing:  d.standing,
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
 		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand, Claims: d.claims,
 	})
+}
+
+// standing returns the registration states of all resources. A preview shows the resources as a kubelet would know them.
+func (d *daemon) standing() map[string]api.Standing {
+	if d.preview == nil {
+		return d.endpoints.standing()
+	}
+	all := make(map[string]api.Standing)
+	for _, r := range d.Config.Resources {
+		all[r.Name] = api.Standing{Registered: true, Connected: true}
+	}
+	return all
 }
 
 // unwritten returns a message for each state file or CDI spec that could not be written.

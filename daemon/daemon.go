@@ -46,8 +46,8 @@ type Options struct {
 	// Sockets contains the descriptors that the service manager has passed. The keys are "uevent", "kmsg", "control", "claims",
 	// "metrics", and the names of descriptors that an earlier process has stored in the service manager.
 	Sockets map[string]*os.File
-	Version string // version of metalplugd, for the status
-	Preview bool   // whether the daemon runs for [Preview]
+	Version string   // version of metalplugd, for the status
+	preview *preview // set if the daemon runs for [Preview], without a kubelet
 	// If Touch is not nil, the daemon uses it in place of the configured helpers.
 	Touch *device.Touch
 	// Watching, unless it is nil, is called with the inventory before any task runs. A caller can use it to observe the
@@ -245,32 +245,41 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 
 // tasks returns the parts of the daemon, in the order of their start. No resource is served before the inventory is complete.
 func (d *daemon) tasks() []task {
-	return []task{
+	all := []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
 		{"claims socket", d.serveSocket("claims", "claims not served", nil, d.control.ServeClaims)},
 		{"metrics", d.serveSocket("metrics", "metrics not served", nil, d.control.ServeMetrics)},
 		{"release times", d.control.TimeReleases},
-		{"kubelet directory watch", d.watch.Run},
-		{"mounts", d.watchMounts},
 		{"inventory", func(ctx context.Context, ready func()) error {
 			ready() // called at once, because the endpoints themselves wait until the inventory is complete
 			return d.inventory.Run(ctx)
 		}},
 		{"CDI specs", d.specs.Run},
+		{"turnover", d.turnover.Run},
+		{"claims", d.claims.Run},
+		{"memory", d.returnMemory},
+	}
+	if d.preview != nil {
+		return append(all, task{"preview", d.allocate})
+	}
+	return append(all, []task{
+		{"kubelet directory watch", d.watch.Run},
+		{"mounts", d.watchMounts},
 		{"endpoints", d.serve},
 		{"holders", d.askHolders},
 		{"pods", d.watchPods},
-		{"turnover", d.turnover.Run},
-		{"claims", d.claims.Run},
 		{"status", d.reportStatus},
 		{"watchdog", d.pingWatchdog},
-		{"memory", d.returnMemory},
-	}
+	}...)
 }
 
 func (d *daemon) ready() {
 	d.Log.Info("ready", "duration", time.Since(d.started))
 	d.notify(systemd.Ready())
+	if d.preview != nil {
+		d.preview.answered = true
+		d.preview.answer(d.preview.Preview)
+	}
 }
 
 func (d *daemon) notify(err error) {

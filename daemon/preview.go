@@ -9,28 +9,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/helper"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// previewLimit is how long a preview waits for the daemon to register all resources, and later for the daemon to learn which pods
-// hold devices.
+// previewLimit is how long a preview waits for the inspection of all devices.
 const previewLimit = 20 * time.Second
 
-// preview is a daemon with a simulated kubelet. The command "metalplugctl preview" runs it. A preview never changes a device.
+// preview makes a daemon run without a kubelet. The command "metalplugctl preview" runs it. A preview never changes a device.
 type preview struct {
 	api.Preview
-	config  config.Config
-	kubelet *kubelet.Standin
-	client  api.Client
+	answer   func(api.Preview)
+	answered bool
 }
 
 // Preview reads an [api.Preview] from the reader in and runs a daemon for it, until in reaches its end or ctx ends. The answer is
@@ -39,7 +36,8 @@ type preview struct {
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var p preview
+	// Encode fails only if the reader of the answer has ended.
+	p := preview{answer: func(a api.Preview) { _ = json.NewEncoder(out).Encode(a) }}
 	if err := json.NewDecoder(in).Decode(&p.Preview); err != nil {
 		return fmt.Errorf("read the preview request from standard input: %w", err)
 	}
@@ -47,97 +45,82 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		_, _ = io.Copy(io.Discard, in) // Copy returns when the program that requested the preview has ended
 		cancel()
 	}()
-	answered, ended := false, make(chan error, 1)
-	o, err := p.configure(ctx, o)
-	if err == nil {
-		go func() {
-			defer cancel()
-			ended <- Run(ctx, o)
-		}()
-		if err = p.allocate(ctx); err == nil && ctx.Err() == nil {
-			answered = true
-			err = json.NewEncoder(out).Encode(p.Preview)
-			<-ctx.Done()
-		}
-		cancel()
-		err = errors.Join(<-ended, err)
-	}
-	if err != nil && !answered {
-		_ = json.NewEncoder(out).Encode(api.Preview{Error: err.Error()}) // fails only if the reader of the answer has ended
+	p.configure(&o)
+	err := Run(ctx, o)
+	if err != nil && !p.answered {
+		p.answer(api.Preview{Error: err.Error()})
 	}
 	return err
 }
 
-// configure starts the simulated kubelet. It returns the options for a daemon that has all its files in one directory.
-func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
+// configure makes the options those of a daemon that has all its files in one directory.
+func (p *preview) configure(o *Options) {
 	c := &o.Config
 	c.Hardware.Recording = cmp.Or(p.Recording, c.Hardware.Recording)
 	c.Resources = slices.Clone(c.Resources)
 	for i := range c.Resources {
 		c.Resources[i].Units = config.Units{} // the preview assumes that the units have run
 	}
-	p.config = *c
 	c.Paths.Run, c.Paths.Cgroup = p.Dir, ""
 	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(p.Dir, "device-plugins"), filepath.Join(p.Dir, "state")
 	c.Paths.PodResources, c.Paths.CDI = filepath.Join(p.Dir, "pods.sock"), filepath.Join(p.Dir, "cdi")
-	o.Preview, o.Touch = true, new(device.Touch)
+	o.preview, o.Touch = p, new(device.Touch)
 	if c.Hardware.Recording == "" { // helpers read the disks to show whether metalplug would offer them
 		o.Touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
 	}
-	p.client.Socket = filepath.Join(p.Dir, controlSocket)
-	err := os.Mkdir(c.Paths.DevicePlugins, 0o755)
-	if err == nil {
-		p.kubelet, err = kubelet.StandIn(ctx, c.Paths.DevicePlugins, c.Paths.PodResources)
-	}
-	return o, err
 }
 
-// allocate waits until all resources are registered, and allocates the requested devices to pods. After that, it waits until the
-// daemon knows which devices these pods hold.
-func (p *preview) allocate(ctx context.Context) error {
-	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
-		return !slices.ContainsFunc(resources, func(r api.Resource) bool {
-			return r.Expected() && !(r.Registered && r.Connected && p.kubelet.Knows(r.Name))
-		})
-	})
-	if err != nil {
-		return err
+// allocate waits until all devices are inspected, and allocates the requested devices to pods. It runs instead of the endpoints.
+func (d *daemon) allocate(ctx context.Context, ready func()) error {
+	select {
+	case <-d.inventory.Ready():
+	case <-ctx.Done():
+		return nil
+	case <-time.After(previewLimit):
+		return fmt.Errorf("the devices are not inspected after %v; see the log of metalplugd: --log-level debug", previewLimit)
 	}
-	for i := range p.Containers {
-		c := &p.Containers[i]
+	d.specs.Update()
+	pods := make(map[string][]api.Pod) // keys are IDs of devices and of shares
+	for i := range d.preview.Containers {
+		c := &d.preview.Containers[i]
+		r, ok := d.Config.Resource(c.Resource)
 		err := errors.New("the configuration has no such resource")
-		if _, ok := p.config.Resource(c.Resource); ok {
-			c.Granted, err = p.kubelet.Give(ctx, c.Resource, c.Count)
+		if ok && r.Serve == config.ServeDRA {
+			err = errors.New("its devices are allocated to claims")
+		} else if ok {
+			c.Granted, err = d.endpoint(r).Admit(c.Count, func(id string) bool { return pods[id] != nil })
 		}
 		if err != nil {
 			c.Error = fmt.Sprintf("allocate %d of %s: %v", c.Count, c.Resource, err)
 		}
-	}
-	held := p.kubelet.Pods()
-	return p.await(ctx, func(devices []api.Device, _ []api.Resource) bool {
-		return !slices.ContainsFunc(devices, func(d api.Device) bool { return held[d.ID] != nil && d.Allocated == nil })
-	})
-}
-
-// await polls the devices and resources of the daemon and passes them to the given function, until that function returns true or
-// ctx ends. After previewLimit, await returns an error.
-func (p *preview) await(ctx context.Context, is func(devices []api.Device, resources []api.Resource) bool) error {
-	for limit := time.After(previewLimit); ; {
-		var status api.Status
-		err := p.client.Get(ctx, "/v1/status", &status)
-		if err == nil && status.Ready {
-			var devices []api.Device
-			if err = p.client.Get(ctx, "/v1/devices", &devices); err == nil && is(devices, status.Resources) {
-				return nil
+		pod := api.Pod{Namespace: "default", Name: fmt.Sprintf("pod-%d", i+1), Container: "main"}
+		for _, id := range c.Devices {
+			pods[id] = []api.Pod{pod}
+			if parent := checkpoint.Parent(id); parent != id && !slices.Contains(pods[parent], pod) {
+				pods[parent] = append(pods[parent], pod)
 			}
 		}
+	}
+	d.control.SetHolders(pods)
+	for id := range pods {
+		d.awaitHeld(ctx, id)
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// awaitHeld waits until the newest snapshot shows that a device is held. The inventory publishes an allocation a little later.
+func (d *daemon) awaitHeld(ctx context.Context, id string) {
+	for {
+		snapshot, changed := d.inventory.Snapshot()
+		if s := snapshot.Find(id); s == nil || s.Held() {
+			return
+		}
 		select {
-		// This loop must poll, because the control socket may not be served yet, and events do not show which pods hold devices.
-		case <-time.After(10 * time.Millisecond):
+		case <-changed:
 		case <-ctx.Done():
-			return nil
-		case <-limit:
-			return fmt.Errorf("metalplugd is not ready after %v: %w", previewLimit, cmp.Or(err, errors.New("see its log: --log-level debug")))
+			return
 		}
 	}
 }

@@ -123,7 +123,7 @@ type Status struct {
 	Version       string        `json:"version"`           // version of metalplugd
 	Started       time.Time     `json:"started"`           // when metalplugd started
 	Uptime        float64       `json:"uptimeSeconds"`     // time since the start in seconds
-	Preview       bool          `json:"preview,omitempty"` // whether this is a preview, with a simulated kubelet
+	Preview       bool          `json:"preview,omitempty"` // whether this is a preview, without a kubelet
 	Source        string        `json:"source"`            // source of the devices: "udev" or "recording:FILE"
 	Ready         bool          `json:"ready"`             // whether the hardware has been inspected
 	Configuration Configuration `json:"configuration"`

@@ -3,18 +3,19 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // errUnknown is the error for a device ID that this resource does not have. The kubelet must have got the ID from the list of
@@ -227,5 +228,41 @@ func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Grant
 	if err != nil {
 		return api.Granted{}, err
 	}
-	return kubelet.Granted(ids(devices), answer), nil
+	return granted(ids(devices), answer), nil
+}
+
+// granted converts the answer for a container.
+func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Granted {
+	g := api.Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
+	for _, d := range answer.GetDevices() {
+		g.Nodes = append(g.Nodes, api.GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})
+	}
+	for _, d := range answer.GetCdiDevices() {
+		g.CDI = append(g.CDI, d.GetName())
+	}
+	return g
+}
+
+// Admit allocates n devices of the resource to the container of a new pod, as the kubelet does when it admits the pod. The
+// endpoint need not run. The function taken reports whether an earlier pod holds a device or share.
+func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Granted, error) {
+	snapshot, _ := e.Inventory.Snapshot()
+	offer := snapshot.Offer(e.Resource.Name)
+	var free []string
+	for _, d := range e.Resource.list(offer) {
+		if d.Health == pluginapi.Healthy && !taken(d.ID) {
+			free = append(free, d.ID)
+		}
+	}
+	if len(free) < n {
+		return api.Granted{}, fmt.Errorf("too few healthy devices are free (%d)", len(free))
+	}
+	chosen := e.Resource.prefer(&places{}, offer, free, nil, n)
+	answer, err := service{Endpoint: e}.Allocate(context.Background(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: chosen}},
+	})
+	if err != nil {
+		return api.Granted{}, errors.New(status.Convert(err).Message())
+	}
+	return granted(chosen, answer.GetContainerResponses()[0]), nil
 }
