@@ -14,7 +14,6 @@ import (
 	"path"
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -24,11 +23,8 @@ var stackedDevices = udev.Match{Subsystem: "block", Properties: map[string]strin
 // inUse returns the reason why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device.
 // If two paths lead to the same disk, inUse returns an error, because the kernel shows the use of each path separately.
 func inUse(h *Host, u udev.Device) error {
-	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
 	switch err := h.InUse(d); {
-	case errors.As(err, &use) && use.Unread == nil:
-		return hostUse{inUsef("%w", use), use.ByHost}
 	case err != nil:
 		return inUsef("%w", err)
 	case len(d.Twins) > 0:

@@ -31,14 +31,17 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	objection          error     // reason why the device must not be offered, before the rule's exceptions apply
+	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, the process may be a pod's.
+	// The pod may also have built another device on the disk.
+	claimed   bool
+	objection error // reason why the device must not be offered, before the rule's exceptions apply
 }
 
 // HostUse reports whether this host uses the disk, for example as a file system or swap. Devices that are built on top of the
 // disk also count, unless a pod holds the disk, because the pod may have created them.
 func (s *Sighting) HostUse(held bool) bool {
-	var use hostUse
-	return errors.As(s.Offer, &use) && (use.certain || !held)
+	var use *sysfs.Use
+	return s.claimed && !held || errors.As(s.Offer, &use) && use.Unread == nil && (use.ByHost || !held)
 }
 
 // Twin records that another device has the same identity. A disk is then not offered, because both devices may be paths to the

@@ -56,16 +56,6 @@ func OnlyUnanswered(err error) bool {
 // unsuited reports whether the device is not offered because of its kind, and not because of its state.
 func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
 
-// hostUse is an [ErrInUse] error for a disk that this host itself uses. If the field certain is set, no pod can have caused this
-// use.
-type hostUse struct {
-	error
-	certain bool
-}
-
-// Unwrap returns the reason.
-func (u hostUse) Unwrap() error { return u.error }
-
 // warn adds a warning to the sighting. It ignores an empty text.
 func (s *Sighting) warn(text string) {
 	if text != "" && s.Warning != "" {

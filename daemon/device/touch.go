@@ -261,11 +261,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	switch {
 	case err != nil && mayBeUsed: // the resource allows disks in use, so the disk need not be blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
-		// Until the disk is erased, a pod may have it open exclusively. The pod may also have built another device on the disk.
-		if reading.Claimed {
-			err = hostUse{err, false}
-		}
-		s.Offer = joinErrors(s.Offer, err)
+		s.Offer, s.claimed = joinErrors(s.Offer, err), reading.Claimed
 	case known && (err == nil || errors.Is(err, ErrUnanswered)): // the data that udev found is a sufficient reason
 	case err != nil && !n.Held:
 		s.Offer = joinErrors(s.Offer, incompletef("metalplug cannot prove that the disk is empty: %w", err))
