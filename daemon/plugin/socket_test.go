@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 func TestDropLeavesAnotherSocket(t *testing.T) {
@@ -29,22 +28,5 @@ func TestDropLeavesAnotherSocket(t *testing.T) {
 	other.drop()
 	if _, err := os.Lstat(s.path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the own socket is left behind: %v", err)
-	}
-}
-
-// A kubelet that knew an earlier endpoint gets time to process the end of that endpoint. A newer kubelet needs no such time.
-func TestPauseAfterAnotherEndpoint(t *testing.T) {
-	now := time.Now()
-	kubelet := identity{inode: 1}
-	kubelet.changed.Sec = now.Unix()
-	for _, test := range []struct {
-		before time.Time
-		want   bool
-	}{{time.Time{}, false}, {now.Add(-time.Minute), false}, {now.Add(time.Minute), true}} {
-		r := registration{begun: now}
-		r.updateKubelet(kubelet, test.before)
-		if r.known != test.want || r.notBefore.Equal(now.Add(restartPause)) != test.want {
-			t.Errorf("%v: known %v, not before %v", test.before, r.known, r.notBefore)
-		}
 	}
 }
