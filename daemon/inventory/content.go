@@ -84,10 +84,11 @@ func (l *leases) noteTwin(e *entry) {
 	l.saveSoon(other)
 }
 
-// compareContent records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
-// compares the content with this record. If the content differs, another node or an operator has written to the disk.
+// compareContent records the content of a disk after its tenant has ended, while no worker uses the disk. If the disk still has to
+// be cleaned up, compareContent records the content only while the disk is cordoned, because the operator may then use the disk.
+// Each later inspection compares the content with this record. If the content differs, another node or an operator has written to the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
-	if s.Fingerprint == "" || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
+	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.busy() || e.outdated() {
 		return
 	}
 	if e.Fingerprint != "" && e.Fingerprint != s.Asked {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // ErrUnknownDevice is the error for an ID that is not in the inventory.
@@ -60,6 +61,9 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 		}
 		after = change(before)
 		l.setCordon(id, after)
+		if e := l.entries[id]; e != nil && after != nil && e.lease.Order == lease.Erase {
+			_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the disk was cordoned"})
+		}
 		return nil
 	}, func(l *loop) {
 		after = before
@@ -69,7 +73,8 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 	return cmp.Or(saveErr, err)
 }
 
-// setCordon replaces the cordon of a device, or ends it if c is nil.
+// setCordon replaces the cordon of a device, or ends it if c is nil. An inspection then records what the last pod left on a disk,
+// before the operator uses the disk.
 func (d *devices) setCordon(id string, c *api.Cordon) {
 	if d.cordons[id] = c; c == nil {
 		delete(d.cordons, id)
@@ -77,6 +82,7 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	d.saveLater()
 	if d.stale = true; d.entries[id] != nil {
 		d.changed(d.entries[id])
+		d.look(d.entries[id])
 	}
 }
 
