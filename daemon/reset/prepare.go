@@ -6,6 +6,7 @@ package reset
 // the device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the disk is blank.
 
 import (
+	"cmp"
 	"context"
 	"path"
 	"strconv"
@@ -99,13 +100,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 		return "", err
 	}
 	defer c.release()
-	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
-		return "", err
-	}
-	if err := t.checkIdentity(); err != nil {
-		return "", err
-	}
-	if err := c.checkNotShared(); err != nil {
+	if err := cmp.Or(c.lock(ctx, unix.LOCK_SH), t.checkIdentity(), c.checkNotShared()); err != nil {
 		return "", err
 	}
 	t.seq, t.answer.Size = c.seq, c.size

@@ -120,11 +120,10 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	if o.DryRun {
 		return "", nil
 	}
-	scrub := o.Scrub
-	if scrub == "" && j.policy.scrubs() {
+	scrub := cmp.Or(o.Scrub, adoptScrub)
+	if o.Scrub == "" && j.policy.scrubs() {
 		scrub = j.policy.Reset.Scrub
 	}
-	scrub = cmp.Or(scrub, adoptScrub)
 	print, err := t.Host.Touch.Print(ctx, *j.Target)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
