@@ -97,5 +97,5 @@ func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	if len(nodes) == 0 {
 		return "no class matches the device, and neither the device nor its children have a device node"
 	}
-	return "no class matches the device, and it has no device node; the nodes of its children are " + strings.Join(nodes, " ")
+	return "no class matches the device, and the device has no device node; the nodes of its children are " + strings.Join(nodes, " ")
 }

@@ -82,7 +82,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 // tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := ClassOf(u); c != nil {
-		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
+		e.add("class", c.Name, nil, "the class matches: "+c.Doc)
 		return
 	}
 	_, _, tries := nodeRule(h, rules, u)

@@ -77,7 +77,7 @@ func TestExplain(t *testing.T) {
 				{Resource: "t/samsung", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "144D:*"}},
 				{Resource: "t/late", Class: &device.NVMe},
 			},
-			`ok class nvme: the class matches it: NVMe namespaces
+			`ok class nvme: the class matches: NVMe namespaces
 ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 no rule t/intel: PCI_ID is "144D:A80A", not "8086:*"
 no rule t/out: excluded by ID_NSID = "2"
@@ -91,7 +91,7 @@ ok nodes : /dev/nvme2n1
 			"mounted and sick",
 			[]string{"8:2 / / rw", "259:4 / /srv rw", "state=live", "state=dead"},
 			everything,
-			`ok class nvme: the class matches it: NVMe namespaces
+			`ok class nvme: the class matches: NVMe namespaces
 ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 ok rule test/nvme: matches: every nvme
 no offer : in use: nvme2n1 is mounted on /srv
@@ -103,7 +103,7 @@ ok nodes : /dev/nvme2n1
 			"allowed in use",
 			[]string{"8:2 / / rw", "259:4 / /srv rw"},
 			[]device.Rule{{Resource: "t/x", Class: &device.NVMe, AllowInUse: true}},
-			`ok class nvme: the class matches it: NVMe namespaces
+			`ok class nvme: the class matches: NVMe namespaces
 ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 ok rule t/x: matches: every nvme
 ok offer : in use: nvme2n1 is mounted on /srv: overruled by t/x
@@ -115,13 +115,13 @@ ok nodes : /dev/nvme2n1
 			"no identity",
 			[]string{"wwid=eui.36344830545001230025384300000001", "wwid="},
 			everything,
-			`ok class nvme: the class matches it: NVMe namespaces
+			`ok class nvme: the class matches: NVMe namespaces
 no identity nvme: not complete: the wwid of the disk is empty
 `,
 		},
 		{
 			"no rule of the class", nil, everything[:1],
-			`ok class nvme: the class matches it: NVMe namespaces
+			`ok class nvme: the class matches: NVMe namespaces
 ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 no rule : no resource of class nvme is configured
 ok offer : the device can be offered

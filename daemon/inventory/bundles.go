@@ -130,7 +130,7 @@ func (l bundler) setAside(e *entry, reason string) {
 }
 
 const (
-	whileHeld = ": it leaves the bundle once no pod holds it"
+	whileHeld = ": the device leaves the bundle once no pod holds the device"
 	// lostMember is the reason why a device must leave its bundle.
 	lostMember = "the bundle lost a member, or its configuration changed" + whileHeld
 )

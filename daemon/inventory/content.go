@@ -99,7 +99,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	case !e.lease.Residue || e.Fingerprint == s.Fingerprint:
 		return
 	case e.Fingerprint != "":
-		l.noteForeignContent(e, "it differs from what its last pod left")
+		l.noteForeignContent(e, "the disk differs from what the last pod left")
 	}
 	e.Fingerprint = s.Fingerprint
 	l.saveLater()

@@ -119,7 +119,7 @@ func TestDiscardInGranules(t *testing.T) {
 // names the block and the remedy.
 func TestUnreadableBlocksProveNothing(t *testing.T) {
 	const at = 5<<20 + 8192
-	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero", at)
+	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if the data is not needed, erase the disk manually: metalplugctl reset ID --scrub zero", at)
 	for name, r := range map[string]Request{
 		"probe":                           {Do: Probe},
 		"prove":                           {Do: Prepare, Target: device.Target{Fingerprint: Blank}},

@@ -262,7 +262,7 @@ func (s *surface) content() string {
 func (s *surface) readable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
-			return errorf(Failed, "%w; if the data is not needed, erase it manually: %s", c.bad[0].err, byHand)
+			return errorf(Failed, "%w; if the data is not needed, erase the disk manually: %s", c.bad[0].err, byHand)
 		}
 	}
 	return nil

@@ -170,12 +170,12 @@ func TestErasureIsRefused(t *testing.T) {
 			n.fill()
 			r.Fingerprint = printOf0(m)
 			n.ext4()
-		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod did not leave there"},
+		}, Foreign, "nvme0n1 holds unknown data at byte 0, which the last pod did not leave there"},
 		{"a byte over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
 			n.fill()
 			r.Fingerprint = printOf0(m)
 			n.data[4<<20-1]++
-		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod did not leave there"},
+		}, Foreign, "nvme0n1 holds unknown data at byte 0, which the last pod did not leave there"},
 		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			m.partition(disk0+"/nvme0n1p1", "259:1")

@@ -36,7 +36,7 @@ func TestControllerReset(t *testing.T) {
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Report: device.Report{Done: "reset NVMe controller nvme0 with 1 namespaces"}}, []string{resetIoctl}},
 		{
 			"with what no pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
-			Answer{Result: Foreign, Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero", Report: device.Report{Content: "unknown data at byte 0"}},
+			Answer{Result: Foreign, Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase the disk manually: metalplugctl reset ID --scrub zero", Report: device.Report{Content: "unknown data at byte 0"}},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {

@@ -133,14 +133,14 @@ func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	switch {
 	case content == "":
 	case blank:
-		holds = content + "; if the data is not needed, erase it manually: " + byHand
+		holds = content + "; if the data is not needed, erase the disk manually: " + byHand
 	case t.ByHand && other:
 		holds = content + ", which was written after its adoption; if the data is not needed, adopt it again: metalplugctl adopt ID"
 	case t.ByHand:
 	case len(signs) > 0 && t.Scrub != "":
 		holds = signs[0] + ", which metalplug does not erase automatically; if the data is not needed: " + byHand
 	case t.Tenant && other:
-		holds = content + ", which its last pod did not leave there; if the data is not needed, erase it manually: " + byHand
+		holds = content + ", which the last pod did not leave there; if the data is not needed, erase the disk manually: " + byHand
 	}
 	if holds == "" {
 		return print, nil

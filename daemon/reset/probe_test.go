@@ -76,7 +76,7 @@ func TestProbe(t *testing.T) {
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Report: device.Report{Content: "zfs_member"}}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Report: device.Report{Content: "zfs_member"}}},
 		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size, because its driver has disabled the disk or the disk is being formatted"}},
-		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero"}},
+		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase the disk manually: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -71,7 +71,7 @@ func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventor
 	}
 	if keep {
 		if err := t.Inventory.Kept(ctx); err != nil {
-			return fmt.Errorf("%w: metalplugd cannot save the state of the container's data: %w", ErrUnfit, err)
+			return fmt.Errorf("%w: the state of the container's data cannot be saved: %w", ErrUnfit, err)
 		}
 	}
 	return t.Inventory.Started(ctx, ids...)

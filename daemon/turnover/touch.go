@@ -60,7 +60,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	began := time.Now()
 	if w.Scrub != "" && target.Fingerprint != "" {
 		if err = j.Inventory.Kept(ctx); err != nil {
-			err = fmt.Errorf("%w: metalplugd cannot save the start of the erasure: %w", ErrUnfit, err)
+			err = fmt.Errorf("%w: the start of the erasure cannot be saved: %w", ErrUnfit, err)
 		}
 	}
 	if err == nil {
