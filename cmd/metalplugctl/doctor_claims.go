@@ -44,9 +44,6 @@ func (d *doctor) checkClaims() (fine string) {
 	switch {
 	case err == nil && time.Now().After(end):
 		d.fail(renewIdentity, "the identity of metalplug-dra has expired: it %s", who)
-	case problem == api.NoSharing:
-		d.fail("enable the feature gate DRAConsumableCapacity in the API server and the scheduler, then systemctl restart metalplug-dra; or write shares = 1",
-			"metalplug-dra does not publish shared devices: %s", problem)
 	case problem != "":
 		d.fail(renewIdentity, "metalplug-dra %s: %s", who, problem)
 	default:
@@ -69,6 +66,7 @@ func showUnit(ctx context.Context, unit string) map[string]string {
 // startDriver contains the command that starts the driver, and the command that shows why the driver does not start.
 const startDriver = "systemctl enable --now metalplug-dra; if that fails: journalctl -u metalplug-dra -e"
 
-// renewIdentity contains the commands for the case that the API server refuses the driver.
+// renewIdentity contains the commands for the case that the API server refuses the slices.
 const renewIdentity = "if the identity has expired or is refused: create a token for this node as metalplug-dra(8) describes, then " +
-	"systemctl restart metalplug-dra; if the Node is not found: systemctl restart kubelet; otherwise: journalctl -u metalplug-dra -e"
+	"systemctl restart metalplug-dra; if the Node is not found: systemctl restart kubelet; if DRAConsumableCapacity is off: enable this " +
+	"feature gate in the API server and the scheduler, then systemctl restart metalplug-dra; otherwise: journalctl -u metalplug-dra -e"

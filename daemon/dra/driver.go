@@ -16,11 +16,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
@@ -79,7 +79,6 @@ type driver struct {
 	changed chan struct{} // closed and replaced when the state changes
 
 	unwritten atomic.Value  // text which says why the last attempt to write the slices failed, or nothing or ""
-	dropped   atomic.Bool   // whether the API server has stored a device without its shares
 	attempted chan struct{} // has a buffer of one, which is filled after each attempt
 }
 
@@ -170,12 +169,11 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 // the controller has created more slices than there are. Another client then deletes slices, and this may be the garbage collector,
 // which deletes all slices with the UID of a deleted Node.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
-	var published layout
+	var pools layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
-	var retry <-chan time.Time
-	unshared := "" // why shared devices are not published, or ""
-	for current := false; ; {
+	asked, unshared := false, "" // whether the API server has shown if it supports shares, and why shared devices are not published
+	for current, wait := false, time.Minute; ; {
 		unwritten, _ := d.unwritten.Load().(string)
 		d.Note(cmp.Or(unwritten, unshared))
 		select {
@@ -183,35 +181,31 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 			return
 		case <-dirty:
 		case <-registered:
-			current, unshared = false, ""
+			current, asked = false, false
 		case <-d.attempted:
-			if d.dropped.Swap(false) {
-				unshared = api.NoSharing
-				break
-			}
-			if !current || controller.GetStats().NumCreates <= int64(len(published)) {
+			if !current || controller.GetStats().NumCreates <= int64(len(pools)) {
 				continue
 			}
 			current = false
-		case <-time.After(time.Minute):
-			continue
-		case <-retry:
+		case <-time.After(wait):
 		}
 		s, err := d.fetch(ctx)
 		if err != nil { // the method follow logs that metalplugd cannot be reached
-			retry = time.After(retryInterval)
+			wait = retryInterval
 			continue
 		}
-		retry = nil
+		wait = time.Minute
 		if len(s.shares) == 0 {
-			unshared = ""
+			asked, unshared = false, ""
+		} else if !asked { // other devices are published even if the API server has not answered
+			if asked, unshared = d.checkSharing(ctx); !asked {
+				wait = retryInterval
+			}
 		}
-		if unshared != "" {
-			maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return s.shares[name] > 0 })
-		}
+		maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return unshared != "" && s.shares[name] > 0 })
 		d.set(s)
-		published = published.place(s.claimed)
-		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: published.pool(s)}}
+		pools = pools.place(s.claimed)
+		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: pools.pool(s)}}
 		if current {
 			controller.Update(resources)
 			continue
@@ -219,7 +213,7 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		next, err := d.control(ctx, resources)
 		if err != nil {
 			d.attempt(ctx, err, "starting the controller")
-			retry = time.After(nodeInterval)
+			wait = nodeInterval
 		}
 		controller.Stop()
 		controller, current = next, err == nil
@@ -242,20 +236,35 @@ func (d *driver) control(ctx context.Context, resources *resourceslice.DriverRes
 }
 
 // attempt records the result of an attempt to write the slices, and wakes the method publish. It logs an error, unless the driver
-// is stopping. Without the feature gate DRAConsumableCapacity, an API server drops the fields for sharing, and the scheduler would
-// give the whole device to one claim.
+// is stopping.
 func (d *driver) attempt(ctx context.Context, err error, message string) {
-	if fields := (*resourceslice.DroppedFieldsError)(nil); errors.As(err, &fields) && slices.Contains(fields.DisabledFeatures(), "DRAConsumableCapacity") {
-		err = errors.New(api.NoSharing)
-		d.dropped.Store(true)
-	}
-	problem := ""
+	d.unwritten.Store("")
 	if err != nil && ctx.Err() == nil {
-		problem = fmt.Sprintf("the ResourceSlices are not written: %v", err)
+		d.unwritten.Store(fmt.Sprintf("the ResourceSlices are not written: %v", err))
 		d.Log.Warn("resource slices not written", "action", message, "err", err)
 	}
-	d.unwritten.Store(problem)
 	liveness.Poke(d.attempted)
+}
+
+// checkSharing finds out whether the API server lets several claims hold one device. It returns a problem, or "". Without the
+// feature gate DRAConsumableCapacity, an API server drops the fields for sharing, and the scheduler would give the whole device to
+// one claim. checkSharing creates a slice in a dry run, which changes nothing. If the API server has not answered, checkSharing
+// must be called again.
+func (d *driver) checkSharing(ctx context.Context) (answered bool, problem string) {
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
+	slice.Spec = resourceapi.ResourceSliceSpec{
+		Driver: DriverName, NodeName: &d.Node, Pool: resourceapi.ResourcePool{Name: d.Node, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{published("shared", api.Device{Health: "Healthy"}, 2)},
+	}
+	stored, err := d.Kube.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return false, err.Error()
+	}
+	if stored.Spec.Devices[0].AllowMultipleAllocations == nil {
+		d.Log.Warn("shared devices not published", "reason", api.NoSharing)
+		return true, api.NoSharing
+	}
+	return true, ""
 }
 
 // fetch gets the resources and devices from metalplugd.

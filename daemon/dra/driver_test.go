@@ -127,20 +127,29 @@ func TestPrepareShares(t *testing.T) {
 	}
 }
 
-// metalplug-dra publishes no shared devices to an API server that drops their fields, and shows the operator why.
+// metalplug-dra publishes no shared devices to an API server that drops their fields or refuses the dry run, and shows the operator
+// why.
 func TestNoSharing(t *testing.T) {
+	for want, refusal := range map[string]error{api.NoSharing: nil, "no dry run": errors.New("no dry run")} {
+		t.Run(want, func(t *testing.T) { testNoSharing(t, want, refusal) })
+	}
+}
+
+func testNoSharing(t *testing.T, want string, refusal error) {
 	d := daemon(t, nil)
 	kube, notes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}), make(chan string, 100)
-	drop := func(a clienttesting.Action) (bool, runtime.Object, error) {
-		slice := a.(interface{ GetObject() runtime.Object }).GetObject().(*resourceapi.ResourceSlice)
+	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create := a.(clienttesting.CreateActionImpl)
+		slice := create.GetObject().(*resourceapi.ResourceSlice)
 		slice.Name = "s"
 		for i := range slice.Spec.Devices {
 			slice.Spec.Devices[i].AllowMultipleAllocations = nil
 		}
-		return false, nil, nil
-	}
-	kube.PrependReactor("create", "resourceslices", drop)
-	kube.PrependReactor("update", "resourceslices", drop)
+		if len(create.CreateOptions.DryRun) == 0 {
+			return false, nil, nil
+		}
+		return true, slice, refusal
+	})
 	w, err := kube.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -148,10 +157,10 @@ func TestNoSharing(t *testing.T) {
 	defer w.Stop()
 	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
 	publishing(t, d)
-	for n := 0; n != 2; {
-		n = len((<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices)
+	if n := len((<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices); n != 2 {
+		t.Errorf("the first slice contains %d devices", n)
 	}
-	for <-notes != api.NoSharing {
+	for <-notes != want {
 	}
 }
 

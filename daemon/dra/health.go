@@ -36,18 +36,17 @@ func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc
 	}
 }
 
+// statuses maps the health of a device to the kubelet's term.
+var statuses = map[string]health.HealthStatus{"Healthy": health.HealthStatus_HEALTHY, "Unhealthy": health.HealthStatus_UNHEALTHY}
+
 // healthOf returns the health of the devices that claims can get.
 func healthOf(pool string, s state) *health.NodeWatchResourcesResponse {
 	answer := &health.NodeWatchResourcesResponse{}
 	for _, name := range slices.Sorted(maps.Keys(s.claimed)) {
 		d := s.devices[name]
-		h := health.HealthStatus_UNHEALTHY
-		if d.Health == "Healthy" {
-			h = health.HealthStatus_HEALTHY
-		}
 		answer.Devices = append(answer.Devices, &health.DeviceHealth{
 			Device: &health.DeviceIdentifier{PoolName: pool, DeviceName: name},
-			Health: h, Message: d.Reason,
+			Health: statuses[d.Health], Message: d.Reason,
 			LastUpdatedTime: time.Now().Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout.Seconds()),
 		})
 	}
