@@ -37,7 +37,7 @@ type record struct {
 	known
 }
 
-type contents struct {
+type savedState struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"` // see [Options]
 	Health  fault.Record `json:"health"`
@@ -51,7 +51,7 @@ type contents struct {
 
 // decode parses a state file. The file must have the version [stateVersion]. It must also belong to the node with the ID in
 // the parameter machine, unless this parameter is empty.
-func decode(text []byte, machine string) (c contents, err error) {
+func decode(text []byte, machine string) (c savedState, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {
 	case err == nil && c.Version != stateVersion:
@@ -77,9 +77,9 @@ func (l *loop) restore() {
 	if l.Store == nil {
 		return
 	}
-	var kept contents
+	var kept savedState
 	if err := l.Store.Load(func(text []byte) (err error) { kept, err = decode(text, l.Machine); return err }); err != nil {
-		kept = contents{}
+		kept = savedState{}
 		l.lost = true
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
@@ -168,7 +168,7 @@ func (l *loop) save() {
 		}
 	}
 	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.busy() }
-	c := contents{
+	c := savedState{
 		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), Devices: devices,
 	}
 	l.Store.Save(func() ([]byte, error) {

@@ -59,7 +59,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	policy := j.policy
-	if err := j.carryOut(ctx, scrub); err != nil {
+	if err := j.doOrder(ctx, scrub); err != nil {
 		switch {
 		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		case errors.Is(err, errUnkept):
@@ -83,8 +83,8 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	return nil
 }
 
-// carryOut resets the device as the operator ordered, or erases it regardless of its content.
-func (j *job) carryOut(ctx context.Context, scrub string) error {
+// doOrder resets the device as the operator ordered, or erases it regardless of its content.
+func (j *job) doOrder(ctx context.Context, scrub string) error {
 	j.Fingerprint, j.Written = "", nil // the order applies to any content
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
 	if j.Residue {

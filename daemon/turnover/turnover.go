@@ -156,7 +156,7 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 		if s == nil || s.Todo == verdict.Nothing {
 			return
 		}
-		wait, todo, err := lingerInterval, s.Todo, t.carryOutWork(ctx, id, s.Todo)
+		wait, todo, err := lingerInterval, s.Todo, t.doWork(ctx, id, s.Todo)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -177,8 +177,8 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 	}
 }
 
-// carryOutWork carries out the given work on a device. It does nothing and returns nil if that work is no longer pending.
-func (t *Turnover) carryOutWork(ctx context.Context, id string, todo verdict.Todo) error {
+// doWork does the given work on a device. It does nothing and returns nil if that work is no longer pending.
+func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
