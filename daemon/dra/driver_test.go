@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,11 +244,10 @@ func TestSlowWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		kube.PrependWatchReactor("resourceslices", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
-		creates := 0
+		var creates atomic.Int64
 		kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			slice := a.(clienttesting.CreateActionImpl).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-			creates++
-			slice.Name, slice.ResourceVersion = fmt.Sprint(slice.GenerateName, creates), "1"
+			slice.Name, slice.ResourceVersion = fmt.Sprint(slice.GenerateName, creates.Add(1)), "1"
 			return true, slice, nil
 		})
 		d := &driver{Options: Options{Node: "n1", Kube: kube, Log: slog.New(slog.DiscardHandler)}, attempted: make(chan struct{}, 1)}
@@ -258,8 +258,8 @@ func TestSlowWatch(t *testing.T) {
 		}
 		defer c.Stop()
 		<-time.After(500 * time.Millisecond)
-		if creates != 1 {
-			t.Errorf("the slice was created %d times", creates)
+		if n := creates.Load(); n != 1 {
+			t.Errorf("the slice was created %d times", n)
 		}
 	})
 }
