@@ -187,7 +187,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			w.run()
 			w.offered()
 			ids := w.admitted("p1", diskResource)
-			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "cannot save the state") {
+			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "cannot be saved") {
 				t.Errorf("a container starts though nothing can be kept: %v", err)
 			}
 			w.tells("state not saved")
