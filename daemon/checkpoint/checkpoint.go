@@ -43,7 +43,7 @@ type Entry struct {
 
 // Read returns the devices that containers hold according to the kubelet's checkpoint, and the time when the kubelet wrote the
 // checkpoint. The parameter dir is the kubelet's device plugin directory. If there is no checkpoint, Read returns no devices,
-// because no pod has ever held one. Read ignores the rest of the file, which contains the IDs of all devices on the node.
+// because no pod has ever held one.
 func Read(dir string) (all []Given, written time.Time, err error) {
 	file := filepath.Join(dir, File)
 	f, err := os.Open(file)
@@ -59,13 +59,12 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 		return nil, time.Time{}, err
 	}
 	limited := &io.LimitedReader{R: f, N: maxSize}
-	d := json.NewDecoder(limited)
-	var entries []Entry
-	if err = enter(d, "Data"); err == nil {
-		err = enter(d, "PodDeviceEntries")
+	var content struct {
+		Data struct{ PodDeviceEntries json.RawMessage }
 	}
-	if err == nil {
-		err = d.Decode(&entries)
+	var entries []Entry
+	if err = json.NewDecoder(limited).Decode(&content); err == nil {
+		err = json.Unmarshal(content.Data.PodDeviceEntries, &entries) // fails if the file contains no entries
 	}
 	switch {
 	case limited.N <= 0:
@@ -85,30 +84,6 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 		}
 	}
 	return all, info.ModTime(), nil
-}
-
-// enter reads the next JSON object up to the value of the given key.
-func enter(d *json.Decoder, key string) error {
-	for start := true; start || d.More(); start = false {
-		token, err := d.Token()
-		if err != nil {
-			return err
-		}
-		if start {
-			if token != json.Delim('{') {
-				return fmt.Errorf("%v instead of an object with %s", token, key)
-			}
-			continue
-		}
-		if token == key {
-			return nil
-		}
-		var skipped json.RawMessage
-		if err := d.Decode(&skipped); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("no %s", key)
 }
 
 // ShareMark is the separator in the ID of a share. The ID of the device precedes it, and the number of the share follows it.

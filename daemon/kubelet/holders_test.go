@@ -210,12 +210,12 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// The IDs of all devices of the node are not read, and at most 64 MiB are read.
+// At most 64 MiB are read.
 func TestCheckpointThatIsLong(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet_internal_checkpoint")
 	const entries = `{"PodUID":"u1","ResourceName":"example.org/a","DeviceIDs":{"-1":["a1"]},"AllocResp":""}`
 	for _, test := range []struct{ before, want string }{{"", ""}, {strings.Repeat(" ", 64<<20), "larger than"}} {
-		text := `{"Data":{"Other":[{"PodDeviceEntries":1}],` + test.before + `"PodDeviceEntries":[` + entries + `],"RegisteredDevices":{"a":[` + strings.Repeat(" ", 64<<20)
+		text := `{"Data":{"Other":[{"PodDeviceEntries":1}],` + test.before + `"PodDeviceEntries":[` + entries + `],"RegisteredDevices":{"a":["a1"]}}}`
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
