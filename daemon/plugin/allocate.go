@@ -35,7 +35,7 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	for _, share := range shares {
 		d := s.Resource.find(offer, share)
 		if d == nil {
-			return nil, nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
+			return nil, nil, fmt.Errorf("%.80q: %w %s", share, errUnknown, s.Resource.Name)
 		}
 		if !d.Healthy && !(again && mayRestart(d)) {
 			return nil, nil, fmt.Errorf("%s is unhealthy: %s", d.Device.ID, d.Reason)
@@ -95,14 +95,6 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 		}
 	}
 	return nil
-}
-
-// shorten limits the length of an invalid ID that is shown in a pod's status.
-func shorten(id string) string {
-	if len(id) > 80 {
-		return fmt.Sprintf("%.80q… (%d bytes)", id, len(id))
-	}
-	return fmt.Sprintf("%q", id)
 }
 
 // answer returns the response for a container that uses all of these devices. The response contains either the nodes of the

@@ -289,7 +289,7 @@ func TestAllocateErrorsNameTheDevice(t *testing.T) {
 		{"one of two invented", []string{"node-A-widget", "x"}, codes.FailedPrecondition, `"x"`},
 		{"empty ID", []string{""}, codes.FailedPrecondition, `""`},
 		{"none", nil, codes.FailedPrecondition, "no device"},
-		{"4 KiB", []string{strings.Repeat("x", 4096)}, codes.FailedPrecondition, "(4096 bytes)"},
+		{"4 KiB", []string{strings.Repeat("x", 4096)}, codes.FailedPrecondition, `x": not a device`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

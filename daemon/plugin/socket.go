@@ -5,9 +5,7 @@ package plugin
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,8 +13,6 @@ import (
 	"strconv"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
@@ -115,16 +111,11 @@ func (s *socket) drop() {
 	s.listener = nil
 }
 
-// removeStale removes the sockets that earlier processes left behind for a resource. A socket that accepts connections
-// belongs to a running process and is not removed.
+// removeStale removes the sockets that earlier processes left behind for a resource. No other metalplugd runs, because the daemon
+// has locked the directory.
 func removeStale(dir, resource string) {
-	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // Glob fails only for an invalid pattern
+	names, _ := filepath.Glob(filepath.Join(dir, socketPrefix+resourceHash(resource)+"-*.sock")) // Glob fails only for an invalid pattern
 	for _, name := range names {
-		path := filepath.Join(dir, name)
-		if c, err := net.Dial("unix", path); err == nil {
-			c.Close()
-		} else if errors.Is(err, unix.ECONNREFUSED) {
-			os.Remove(path)
-		}
+		os.Remove(name)
 	}
 }
