@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory watches directories with inotify. A watched directory may be missing, and it may be removed and created
-// again.
+// Package directory watches a directory with inotify. The directory may be missing, and it may be removed and created again.
 package directory
 
 import (
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/fsnotify/fsnotify"
@@ -19,40 +17,37 @@ import (
 // hint, so the receiver must check the file itself.
 type Event = fsnotify.Event
 
-// Watch watches one or more directories. It sends events to its channel Events. An error on its channel Errors means that
-// events may have been lost. A Watch must be closed.
+// Watch watches a directory. It sends events to its channel Events. An error on its channel Errors means that events may have been
+// lost. A Watch must be closed.
 type Watch struct {
 	*fsnotify.Watcher
-	dirs []string
+	dir string
 }
 
 // Open returns a Watch that watches nothing until [Watch.Rearm] is called.
-func Open(dirs ...string) (*Watch, error) {
+func Open(dir string) (*Watch, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", strings.Join(dirs, ", "), err)
+		return nil, fmt.Errorf("watch %s: %w", dir, err)
 	}
-	return &Watch{w, dirs}, nil
+	return &Watch{w, dir}, nil
 }
 
-// Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, so that it
-// notices when the directory is created. There are no events for changes or mounts above that parent. A caller that needs to know
-// about them must check the path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and
-// after events were lost. Rearm is safe for concurrent use.
+// Rearm watches the directory if it exists now. If it is missing, Rearm watches the nearest existing parent, so that it notices
+// when the directory is created. There are no events for changes or mounts above that parent. A caller that needs to know about
+// them must check the path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after
+// events were lost. Rearm is safe for concurrent use.
 func (w *Watch) Rearm() error {
-	var all error
-	for _, dir := range w.dirs {
-		if err := rearm(dir, w.Add); err != nil {
-			all = errors.Join(all, fmt.Errorf("%s: %w", dir, err))
-		}
+	if err := rearm(w.dir, w.Add); err != nil {
+		return fmt.Errorf("%s: %w", w.dir, err)
 	}
-	return all
+	return nil
 }
 
-// Itself reports whether an event is about a watched directory or one of its parents, rather than about a file in the directory.
+// Itself reports whether an event is about the directory or one of its parents, rather than about a file in the directory.
 func (w *Watch) Itself(e Event) bool {
 	name := Name(e)
-	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
+	return name == w.dir || strings.HasPrefix(w.dir, name+"/")
 }
 
 // Name returns the clean path of an event. In e.Name, the path of a file directly in / begins with two slashes.
