@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -114,8 +115,8 @@ func (s *socket) drop() {
 // removeStale removes the sockets that earlier processes left behind for a resource. No other metalplugd runs, because the daemon
 // has locked the directory.
 func removeStale(dir, resource string) {
-	names, _ := filepath.Glob(filepath.Join(dir, socketPrefix+resourceHash(resource)+"-*.sock")) // Glob fails only for an invalid pattern
+	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // Glob fails only for an invalid pattern
 	for _, name := range names {
-		os.Remove(name)
+		os.Remove(filepath.Join(dir, name))
 	}
 }
