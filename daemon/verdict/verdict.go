@@ -142,27 +142,28 @@ func (f *Facts) Uncleared() bool { return f.Lease.Used && f.Rule != nil && f.Rul
 
 // Sick returns the faults of the hardware from the last inspection, events and counters.
 func (f *Facts) Sick() string {
-	reasons := f.Faults.Marks
+	inspected := ""
 	switch {
 	case f.Faults.Stuck > 0:
-		reasons = append([]string{fmt.Sprintf("the hardware has not answered for %v", f.Faults.Stuck)}, reasons...)
+		inspected = fmt.Sprintf("no answer from the hardware for %v", f.Faults.Stuck)
 	case f.Seen.Health != nil:
-		reasons = append([]string{f.Seen.Health.Error()}, reasons...)
+		inspected = f.Seen.Health.Error()
 	}
-	return strings.Join(reasons, "; ")
+	return join(inspected, f.Faults.Marks)
+}
+
+// join joins texts with semicolons. The first one may be empty.
+func join(first string, more []string) string {
+	if first != "" {
+		more = append([]string{first}, more...)
+	}
+	return strings.Join(more, "; ")
 }
 
 // Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears, or
 // reports a fault that lasts until the device is reset. Lost returns false while metalplug's own work changes the hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
-}
-
-func (f *Facts) warning() string {
-	if f.Seen.Warning == "" {
-		return strings.Join(f.Faults.Warnings, "; ")
-	}
-	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
 }
 
 // pendingReason describes the work that is pending for a device without a tenant, or returns "".
@@ -214,7 +215,7 @@ func (f *Facts) Verdict() Verdict {
 	case unfit != nil:
 		v.Reason = unfit.Error()
 	default:
-		v.Warning = f.warning()
+		v.Warning = join(f.Seen.Warning, f.Faults.Warnings)
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, f.pendingReason())
 		v.Healthy = v.Reason == ""
 	}
