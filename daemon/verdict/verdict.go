@@ -145,7 +145,7 @@ func (f *Facts) Sick() string {
 	inspected := ""
 	switch {
 	case f.Faults.Stuck > 0:
-		inspected = fmt.Sprintf("no answer from the hardware for %v", f.Faults.Stuck)
+		inspected = fmt.Sprintf("the hardware has not answered for %v", f.Faults.Stuck)
 	case f.Seen.Health != nil:
 		inspected = f.Seen.Health.Error()
 	}
