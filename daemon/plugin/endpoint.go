@@ -107,7 +107,6 @@ type Endpoint struct {
 	conflict conflict
 	socket   socket
 	kubelet  registration
-	crowded  sync.Once // logs only once that there are too many clients
 }
 
 // Status returns the registration state of the endpoint.
@@ -232,7 +231,7 @@ func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
 	if made != nil {
 		// Serve returns when the server or the listener is closed.
-		go e.server.Serve(&clients.Listener{Listener: made, Surplus: e.surplus})
+		go e.server.Serve(&clients.Listener{Listener: made, Surplus: stranger})
 	}
 	return err
 }
