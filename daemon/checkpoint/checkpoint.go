@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -46,7 +48,7 @@ type Entry struct {
 // because no pod has ever held one.
 func Read(dir string) (all []Given, written time.Time, err error) {
 	file := filepath.Join(dir, File)
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // without O_NONBLOCK, opening a pipe waits for a writer
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, time.Time{}, nil
 	}
@@ -55,6 +57,9 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 	}
 	defer f.Close()
 	info, err := f.Stat() // os.Stat might return another file, because the kubelet may have replaced this one
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("read %s: it is not a regular file", file)
+	}
 	if err != nil {
 		return nil, time.Time{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -226,5 +227,16 @@ func TestCheckpointThatIsLong(t *testing.T) {
 		case test.want == "" && (err != nil || !reflect.DeepEqual(owners, map[string][]string{"a1": {"u1"}})):
 			t.Errorf("%v, %v", owners, err)
 		}
+	}
+}
+
+// TestCheckpointIsARegularFile checks that a pipe in place of the checkpoint is an error, and that it blocks no reader.
+func TestCheckpointIsARegularFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "kubelet_internal_checkpoint"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if owners, err := kubelet.Owners(dir); err == nil || !strings.HasSuffix(err.Error(), "kubelet_internal_checkpoint: it is not a regular file") {
+		t.Errorf("Owners = %v, %v", owners, err)
 	}
 }
