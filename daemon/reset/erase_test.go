@@ -323,8 +323,8 @@ func TestOtherWayToTheDisk(t *testing.T) {
 		}, "p1 is part of dm-0"},
 		"claimed": {func(_ *machine, _ string, twin *fakeNode) { twin.busy = true }, " cannot be opened exclusively"},
 		"open": {func(m *machine, _ string, _ *fakeNode) {
-			m.others = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259, Minor: 1}}}
-		}, " is open in process 42 (qemu)"},
+			m.others = []cgroup.Holder{{PID: 42, Comm: "qe\nmu", Number: cgroup.Number{Block: true, Major: 259, Minor: 1}}}
+		}, " is open in process 42 (\"qe\\nmu\")"},
 	} {
 		for _, kind := range []string{"nvme", "scsi", "hidden", "removable"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {

@@ -371,10 +371,10 @@ func TestOpenElsewhere(t *testing.T) {
 		change func(m *machine, r *Request)
 		want   string
 	}{
-		{"the disk", opens(cgroup.Number{Block: true, Major: 259}), "nvme0n1 is open in process 42 (qemu)"},
-		{"a partition", opens(cgroup.Number{Block: true, Major: 259, Minor: 1}), "nvme0n1p1 is open in process 42 (qemu)"},
-		{"its controller", opens(cgroup.Number{Major: 245}), "nvme0 is open in process 42 (qemu)"},
-		{"its character device", opens(cgroup.Number{Major: 242, Minor: 7}), "ng0n1 is open in process 42 (qemu)"},
+		{"the disk", opens(cgroup.Number{Block: true, Major: 259}), "nvme0n1 is open in process 42 (\"qemu\")"},
+		{"a partition", opens(cgroup.Number{Block: true, Major: 259, Minor: 1}), "nvme0n1p1 is open in process 42 (\"qemu\")"},
+		{"its controller", opens(cgroup.Number{Major: 245}), "nvme0 is open in process 42 (\"qemu\")"},
+		{"its character device", opens(cgroup.Number{Major: 242, Minor: 7}), "ng0n1 is open in process 42 (\"qemu\")"},
 		{"another disk", opens(cgroup.Number{Block: true, Major: 8}), ""},
 		{"not known", func(m *machine, _ *Request) { m.unread = errors.New("process 9 cannot be read") }, unknown + "process 9 cannot be read"},
 		{"unread, of its pod", pod("mine", true, "mine"), unread},
@@ -449,7 +449,7 @@ func TestTheQuestionComesLast(t *testing.T) {
 				r := eraseOf0(scrub)
 				r.TimeoutMS = 10 * minute
 				got := d.full(r)
-				if opened && (got.Result != Foreign || got.Erased || got.Detail != "another process may have written to nvme0n1 since it was erased: nvme0n1 is open in process 42 (qemu)") || !opened && (got.Result != OK || asked != 2) {
+				if opened && (got.Result != Foreign || got.Erased || got.Detail != "another process may have written to nvme0n1 since it was erased: nvme0n1 is open in process 42 (\"qemu\")") || !opened && (got.Result != OK || asked != 2) {
 					t.Errorf("%s: asked %d times, answer is %+v", scrub, asked, got)
 				}
 			})

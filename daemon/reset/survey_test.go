@@ -198,7 +198,7 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 						m.others = nil
 					}
 				}
-				if got := m.full(surveyOf0(0)); got.Result != Busy || got.Detail != "nvme0n1 is open in process 42 (qemu)" {
+				if got := m.full(surveyOf0(0)); got.Result != Busy || got.Detail != "nvme0n1 is open in process 42 (\"qemu\")" {
 					t.Errorf("answer is %+v", got)
 				}
 			})

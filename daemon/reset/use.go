@@ -144,7 +144,7 @@ func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
 func (t *task) checkHolders(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {
-			return errorf(Busy, "%s is open in process %d (%s)", names[holder.Number], holder.PID, holder.Comm)
+			return errorf(Busy, "%s is open in process %d (%q)", names[holder.Number], holder.PID, holder.Comm)
 		}
 	}
 	pods := t.Pods

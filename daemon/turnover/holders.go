@@ -56,9 +56,9 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 		case h.Unread != "":
 			who.otherUser = fmt.Sprintf("pod %s may have the device open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
-			who.otherUser = fmt.Sprintf("pod %s has the device open (%s, pid %d)", h.PodUID, h.Command, h.PID)
+			who.otherUser = fmt.Sprintf("pod %s has the device open (%q, pid %d)", h.PodUID, h.Command, h.PID)
 		default:
-			who.mayClose, who.otherUser = true, fmt.Sprintf("a process of the host has the device open (%s, pid %d)", h.Command, h.PID)
+			who.mayClose, who.otherUser = true, fmt.Sprintf("a process of the host has the device open (%q, pid %d)", h.Command, h.PID)
 		}
 	}
 	return who, nil

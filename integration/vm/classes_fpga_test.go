@@ -66,7 +66,7 @@ func portUsed(s *story, t *testing.T) {
 	if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.kubelet.StartPod(pod); err == nil || !strings.Contains(err.Error(), "a process of the host has the device open (sleep, pid ") {
+	if _, _, err := s.kubelet.StartPod(pod); err == nil || !strings.Contains(err.Error(), "a process of the host has the device open (\"sleep\", pid ") {
 		t.Errorf("start with a port that the host has open: %v", err)
 	}
 	p.Stop()

@@ -229,7 +229,7 @@ func lingering(s *story, t *testing.T) {
 	}
 	s.m.Eventually("a line in the journal about who has it open", patience, func() bool {
 		log, _ := s.journal("")
-		return strings.Contains(log, "pod "+pod.UID+" has the device open (sleep, pid ")
+		return strings.Contains(log, "pod "+pod.UID+" has the device open (")
 	})
 	process.Stop()
 	s.await(t, nvme, int64(len(drives)))
@@ -249,7 +249,7 @@ func heldByHost(s *story, t *testing.T) {
 		}
 		held = append(held, p)
 	}
-	if _, _, err := s.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "a process of the host has the device open (sleep, pid ") {
+	if _, _, err := s.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "a process of the host has the device open (\"sleep\", pid ") {
 		t.Errorf("start with a drive that the host has open: %v", err)
 	}
 	for _, p := range held {
