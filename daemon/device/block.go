@@ -33,12 +33,13 @@ func inUse(h *Host, u udev.Device) error {
 	return foundContent(h, u)
 }
 
-var errTwin = errors.New("two paths to one disk, or a copy")
+// ErrTwin means that another device has the same identity.
+var ErrTwin = errors.New("two paths to one disk, or a copy")
 
 // twin returns the error for a disk if another device has the same identity, and may thus be a second path to the disk. Neither
 // device is offered, because otherwise two pods could get the same disk.
 func twin(name string) error {
-	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, errTwin)
+	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, ErrTwin)
 }
 
 // foundContent returns an error if the device has partitions, or if udev's builtin blkid has found a signature on the device.

@@ -47,7 +47,7 @@ func (s *Sighting) HostUse(held bool) bool {
 // Twin records that another device has the same identity. A disk is then not offered, because both devices may be paths to the
 // same medium, which two pods must not share.
 func (s *Sighting) Twin(other string) {
-	if s.Target.IsDisk() && !errors.Is(s.Offer, errTwin) {
+	if s.Target.IsDisk() && !errors.Is(s.Offer, ErrTwin) {
 		s.Offer = joinErrors(s.Offer, twin(path.Base(other)))
 	}
 }

@@ -64,7 +64,7 @@ func TestControllerReset(t *testing.T) {
 		},
 		{"over a network", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{controller0 + "/transport": "rdma\n"})
-		}, Answer{Result: Refused, Detail: disk0 + ` has transport "rdma", not pcie`}, nil},
+		}, Answer{Result: Refused, Detail: "resource test/nvme (built in) does not select nvme0n1: not for containers: controller nvme0 is connected by rdma"}, nil},
 		{"never comes back", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENETRESET }
 		}, Answer{Result: Failed, Detail: "reset nvme0: the device did not come back; read the kernel log, then power the device off and on"}, []string{resetIoctl}},

@@ -179,7 +179,7 @@ func TestFormat(t *testing.T) {
 		}, Refused, "cannot determine whether ng0n3, which has no disk, is used", nil},
 		{"over a network", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
-		}, Refused, `has transport "tcp", not pcie`, nil},
+		}, Refused, "controller nvme0 is connected by tcp", nil},
 		{"invalid format", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { return 0x410a, nil }
 		}, Failed, "format nvme0n1: NVMe status 0x10a", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},

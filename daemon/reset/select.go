@@ -7,6 +7,7 @@ package reset
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -49,9 +50,9 @@ func sightingOf(machine *device.Host, settings config.Config, resource config.Re
 	var reasons []string
 	for _, s := range device.Look(machine, settings.Rules(), seen) {
 		switch {
-		case s.Resource == resource.Name:
+		case s.Resource == resource.Name && (!errors.Is(s.Offer, device.ErrExcluded) || errors.Is(s.Offer, device.ErrTwin)):
 			return s, nil
-		case s.Resource != "":
+		case s.Resource != "" && s.Resource != resource.Name:
 			reasons = append(reasons, "the device belongs to "+s.Resource)
 		case s.Offer != nil:
 			reasons = append(reasons, s.Offer.Error())

@@ -102,6 +102,21 @@ scrub = "none"
 	}
 }
 
+// TestExcludedIsRefused checks that the helper does not work on a disk that containers must not get.
+func TestExcludedIsRefused(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.fill()
+	was := string(n.data)
+	m.files(map[string]string{disk0 + "/ro": "1\n"})
+	if got := m.full(eraseOf0("discard")); got.Result != Refused || !strings.Contains(got.Detail, "is read-only") {
+		t.Errorf("answer is %+v", got)
+	}
+	m.untouched()
+	if string(n.data) != was {
+		t.Error("the disk has changed")
+	}
+}
+
 // TestProvenWithoutConfiguration checks that a request that only reads needs no resource.
 func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
