@@ -21,48 +21,21 @@ const listSize = 4 << 20
 // omitted from a list that would be too large. The result left is the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
-	// The exact size is computed only if necessary, because the computation takes as long as sending the list.
-	if all := len(list.Devices); roughSize(list) > listSize && proto.Size(list) > listSize {
-		list.Devices = truncate(list.Devices, r.heldIDs(offer))
+	if all := len(list.Devices); proto.Size(list) > listSize {
+		list.Devices = r.truncate(list.Devices, offer)
 		left = all - len(list.Devices)
 	}
 	return list, left
 }
 
-// roughSize returns an upper bound for the size of a list in bytes. A device needs at most 32 bytes in addition to its
-// ID.
-func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
-	for _, d := range list.Devices {
-		bytes += len(d.ID) + 32
-	}
-	return bytes
-}
-
-// heldIDs returns the IDs of all shares of the devices that pods hold.
-func (r *Resource) heldIDs(offer *inventory.Offer) map[string]bool {
-	held := make(map[string]bool)
-	for _, s := range offer.Devices {
-		for n := range max(1, r.Shares) {
-			if s.Held() {
-				held[r.shareID(s.Device.ID, n)] = true
-			}
-		}
-		for _, id := range s.HeldAs {
-			held[id] = true
-		}
-	}
-	return held
-}
-
 // truncate returns as many devices as fit into a list. Devices that pods hold come first.
-func truncate(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device {
+func (r *Resource) truncate(devices []*pluginapi.Device, offer *inventory.Offer) (kept []*pluginapi.Device) {
 	room := listSize
-	kept := make([]*pluginapi.Device, 0, len(devices))
-	for _, first := range []bool{true, false} {
+	for _, held := range []bool{true, false} {
 		for _, d := range devices {
-			// In the list, a tag and a length precede each device.
-			if n := protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d)); held[d.ID] == first && n <= room {
-				room -= n
+			size := protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d)) // in the list, a tag and a length precede each device
+			if r.find(offer, d.ID).Held() == held && size <= room {
+				room -= size
 				kept = append(kept, d)
 			}
 		}

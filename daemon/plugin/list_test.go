@@ -29,7 +29,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	// A list with twice as many devices is too large.
 	for i := range 50_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
+			Device: &device.Device{ID: fmt.Sprintf("node-b-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
 		})
 	}
 	list, left := (&Resource{Shares: 1}).response(offer)
