@@ -120,7 +120,7 @@ func TestAdoptIsRefused(t *testing.T) {
 		{"allocated", "nvme-eui.2", "", http.StatusConflict, "busy: a pod holds the device"},
 		{"held", "nvme-eui.3", "", http.StatusConflict, "busy: a pod holds the device"},
 		{"in use by the host", "nvme-eui.4", "", http.StatusConflict, "in use: nvme4n1 is mounted on /data"},
-		{"open on the host", "nvme-eui.6", "{}", http.StatusConflict, "busy: a process of the host has the device open (fio, pid 7)"},
+		{"open on the host", "nvme-eui.6", "{}", http.StatusConflict, `busy: a process of the host has the device open ("fio", pid 7)`},
 		{"of no resource", "nvme-eui.5", "", http.StatusConflict, "not possible: no resource matches the device; see metalplugctl why"},
 		{"without identity", virtual, "", http.StatusConflict, "the disk has no wwid or serial number, so another disk could be mistaken for it; metalplugctl reset " + virtual + " --scrub zero erases and offers it"},
 		{"not a disk", "node-S1-w", "", http.StatusConflict, "not possible: the device is not a disk"},
