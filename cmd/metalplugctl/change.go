@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers. If the exit code is 0,
-// the cordon therefore survives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers. An exit code of 0
+// therefore means that the cordon survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -33,8 +33,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds any device in the list held. It also waits while metalplugd restarts, because metalplugd
-// cannot say who holds a device until it has inspected the hardware.
+// awaitRelease waits until no pod holds any device in the list held. It also waits while metalplugd restarts. A new metalplugd
+// does not know the holders until it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func(api.Event) error {
@@ -62,8 +62,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 // errReleased ends the loop in the function awaitRelease when no pod holds the devices any more.
 var errReleased = errors.New("released")
 
-// uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because there is no other way to end the
-// cordon of such a device.
+// uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because nothing else can end its cordon.
 func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
@@ -89,8 +88,8 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	}, "erase with this `METHOD` (default: the resource's)", true)
 }
 
-// erasingCommand adds the code and the flags to a command that can erase a disk. If the parameter always is true, the command
-// always erases the disk. Otherwise, it erases the disk only with the flag --scrub.
+// erasingCommand adds the code and the flags to a command that can erase a disk. If the parameter always is false, the command
+// erases the disk only with the flag --scrub.
 func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
@@ -111,9 +110,10 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The callback named may
-// returns the ID of a named device, or an error if the device must not be changed. If this callback is nil, metalplugd resolves
-// the name. If one device cannot be changed, the command still changes the others, unless metalplugd does not answer.
+// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter may is a
+// function. It returns the ID of a named device, or an error if the device must not be changed. If the parameter is nil,
+// metalplugd resolves the name. After a device that cannot be changed, the command continues with the next one. It stops if
+// metalplugd does not answer.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -165,9 +165,9 @@ func changed(d api.Changed) string {
 	return text
 }
 
-// mayErase shows the device to erase and asks the operator to type the device ID. It does not ask if the parameter yes is true.
-// In that case, the name must be an ID, because any other name may belong to another disk after a reboot. mayErase also does not
-// ask if metalplugd would refuse the erasure or has nothing to erase.
+// mayErase shows the device to erase and asks the operator to type the device ID. If the parameter yes is true, it does not ask,
+// but requires an ID as the name. Any other name may belong to another disk after a reboot. mayErase also does not ask if
+// metalplugd would refuse the erasure, or if there is nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))

@@ -77,7 +77,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 // such files. Operators also give a drop-in such a name to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory that metalplugd ignores although it was probably meant to be a drop-in.
+// ignored returns a warning for each file or directory that looks like a drop-in but is ignored by metalplugd.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -103,7 +103,7 @@ func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format stri
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds warnings about valid values that are probably mistakes, except the value of the key that has been reported.
+// review adds a warning about each valid value that is probably a mistake. It skips the key that has already been reported.
 func (f *checkedFiles) review(c config.Config, r config.Resource, reported string) {
 	for i, patterns := range []map[string]string{r.Match, r.Exclude} {
 		for _, key := range slices.Sorted(maps.Keys(patterns)) {
@@ -121,8 +121,8 @@ func (f *checkedFiles) review(c config.Config, r config.Resource, reported strin
 	}
 }
 
-// compare adds a warning if a resource gets no usable device on this node, or if the patterns in its key exclude match no device.
-// It returns the key that the warning is about.
+// compare adds a warning if a resource gets no usable device on this node. It also adds one if the exclude patterns of the
+// resource match no device. The result is the key that the warning is about.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
 	switch key = cmp.Or(match.key, "match"); {
 	case match.idle() != "":

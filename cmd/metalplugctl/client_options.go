@@ -25,8 +25,8 @@ func (o *clientOptions) client() api.Client {
 	return c
 }
 
-// configured returns the configuration in a file, and a client for the control socket in this configuration. If the file contains
-// errors, configured uses the defaults.
+// configured returns the configuration in a file. It also returns a client for the control socket that this configuration names.
+// If the file contains errors, configured uses the defaults.
 func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {

@@ -33,8 +33,8 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor checks everything on a node that can withhold devices from pods. If a check is not possible, it is reported as skipped
-// and never as ok.
+// doctor checks everything on a node that can withhold devices from pods. The doctor reports a check that is not possible as
+// skipped, and never as ok.
 type doctor struct {
 	machine
 	ctx    context.Context
@@ -57,7 +57,7 @@ type doctor struct {
 type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
-	hardware bool // whether the check inspects this node's hardware, so it does not run if a recording is used
+	hardware bool // whether the check inspects this node's hardware; such a check does not run with a recording
 	// run performs the check and adds findings to the doctor. If it adds none and returns a text, the doctor adds that text as an
 	// "ok" finding.
 	run func(*doctor) (fine string)
@@ -173,8 +173,8 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. If several
-// checks have the same finding, they share a line.
+// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. Equal findings
+// of several checks share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	checks := make(map[finding][]string) // maps a finding to the names of all checks that have this finding

@@ -21,7 +21,7 @@ const driverProgram = "/usr/sbin/metalplug-dra"
 // checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, it adds no finding.
 // systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
 // driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
-// identity in the status line of its unit, followed by the reason why it cannot publish the devices.
+// identity in the status line of its unit. If it cannot publish the devices, the line ends with the reason.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""

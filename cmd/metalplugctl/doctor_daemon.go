@@ -138,8 +138,8 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter without describes the
-// functions that need the socket and therefore fail. The parameter remedy is a command that creates the socket.
+// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter without contains the
+// problem that a missing socket causes. The parameter remedy is a command that creates the socket.
 func (d *doctor) checkSocket(name, without, remedy string) {
 	info, err := os.Stat(d.path(name))
 	switch {

@@ -114,8 +114,8 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd asks the kubelet,
-// because only root can open the kubelet's socket, and the doctor may run as another user (kubelet, PodResources v1,
+// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. Only root can open the kubelet's
+// socket, and the doctor may run as another user. metalplugd therefore asks the kubelet (PodResources v1,
 // GetAllocatableResources). The two numbers may differ for some milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
@@ -140,8 +140,8 @@ func (d *doctor) checkCounts() (fine string) {
 }
 
 // checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. A pod cannot start if the kubelet
-// chooses such a device for it. When metalplugd starts, it offers all devices in the checkpoint. If a device is unknown, the
-// checkpoint is therefore from another node, or the device's resource was configured later.
+// chooses such a device for it. At its start, metalplugd offers all devices in the checkpoint. An unknown device therefore means
+// that the checkpoint is from another node, or that the device's resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))

@@ -78,9 +78,9 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// moduleFiles lists a file in the package metalplug-selinux for each package manager. The package installs its policy module from
-// this file. The module declares an SELinux boolean (selinux/metalplug.te). While the module is loaded, the file moduleBoolean
-// exists, and any user can check this.
+// moduleFiles lists one file for each package manager. The package metalplug-selinux installs its policy module from this file.
+// The module declares an SELinux boolean (selinux/metalplug.te). The file moduleBoolean exists while the module is loaded, and
+// any user can see the file.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},

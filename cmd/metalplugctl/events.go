@@ -34,11 +34,11 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// retryPause is the time between two attempts to connect to metalplugd again.
+// retryPause is the time between two attempts to reconnect to metalplugd.
 const retryPause = 500 * time.Millisecond
 
-// follow calls the function handle with each event, until the command ends or handle returns an error. If metalplugd stops after
-// it has answered, follow prints a note and waits until metalplugd runs again. The next event after that is "listening".
+// follow calls handle for each event, until the command ends or handle returns an error. If metalplugd stops after it has
+// answered, follow prints a note and waits until metalplugd runs again. The next event is then "listening".
 func (o *clientOptions) follow(cmd *cobra.Command, answered bool, handle func(api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
@@ -62,8 +62,8 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, handle func(ap
 	}
 }
 
-// stream calls the function handle with each event, until metalplugd stops or handle returns an error. If metalplugd stops, the
-// error is [api.ErrNoAnswer].
+// stream calls handle for each event, until metalplugd stops or handle returns an error. If metalplugd stops, the error is
+// [api.ErrNoAnswer].
 func (o *clientOptions) stream(ctx context.Context, handle func(api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")

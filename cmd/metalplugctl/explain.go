@@ -20,14 +20,14 @@ type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // devices that the resource gets
 	Lost     []matchedDevice `json:"lost"`    // matching devices that an earlier resource gets
-	// Unfilled explains why a bundle resource has no bundle, or why a match or exclude in a configuration file matches no device.
-	// It is empty if there is no such problem.
+	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. It is empty if there
+	// is no such problem.
 	Unfilled string `json:"unfilled,omitempty"`
 	key      string // configuration key that Unfilled is about, such as "match.PCI_ID"
 	excludes bool   // whether the exclude matches a device that the resource would otherwise get
 }
 
-// matchedDevice is a device that matches a resource, or that matches none.
+// matchedDevice is a device in the output of check --explain.
 type matchedDevice struct {
 	ID string `json:"id"`
 	By string `json:"by,omitempty"` // earlier resource that gets the device
@@ -60,7 +60,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			if s.Resource == "" {
 				unclaimed = append(unclaimed, matchedDevice{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
-			// The variable takes is true if an earlier rule has already taken the device.
+			// takes is true if an earlier rule has already taken the device.
 			takes := false
 			for i, r := range rules {
 				all[i].excludes = all[i].excludes || excludes(host, r, u, s.Device.ID)

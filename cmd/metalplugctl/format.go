@@ -89,8 +89,8 @@ func formatDuration(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine returns a line with the number of udev events and the time of the last one. If the hardware has changed since that
-// time, the events of udevd do not reach metalplugd.
+// eventLine returns a line with the number of udev events and the time of the last one. If the hardware has changed after the
+// last event, events from udevd do not reach metalplugd.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {

@@ -107,8 +107,8 @@ func byUrgency(devices []api.Device) []api.Device {
 	return slices.SortedStableFunc(slices.Values(devices), func(a, b api.Device) int { return cmp.Compare(calm(a), calm(b)) })
 }
 
-// remark returns the text for the last column of a device's row. The parameter held says why the device's resource is held back,
-// or is empty.
+// remark returns the text for the last column of a device's row. The parameter held is the reason why the device's resource is
+// held back, or is empty.
 func remark(d api.Device, held string) string {
 	var all []string
 	if d.Health != "Healthy" {

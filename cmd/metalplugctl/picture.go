@@ -105,7 +105,7 @@ func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	return d.y - rowHeight + boxHeight/2
 }
 
-// box draws a box that contains the text head. If the text below is not empty, the box contains it as a second line.
+// box draws a box that contains the text head. The parameter below is the second line of text, or empty.
 func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.width = max(d.width, left+boxWidth)
 	fmt.Fprintf(d, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" stroke=\"#555\"%s/>\n", left, top, boxWidth, boxHeight, colour, style)

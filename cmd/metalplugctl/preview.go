@@ -79,7 +79,7 @@ func previewCommand() *cobra.Command {
 	return cmd
 }
 
-// show writes the state once to the output. If the parameter v is not nil, it also shows the state after each change.
+// show writes the state once to the output. If v is not nil, the view also shows the state after each change.
 func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *view) error {
 	state := previewState{Machine: p.title, Containers: p.Containers}
 	if p.serve != "" {

@@ -41,8 +41,7 @@ func (p process) flag(name string) (value string) {
 }
 
 // kubelets returns the running kubelets. The result elsewhere contains the kubelets in another mount namespace, such as the
-// kubelet of a node that runs in a container. A path in the flags of such a kubelet may lead to a different file than the same
-// path on the node.
+// kubelet of a node that runs in a container. A path in the flags of such a kubelet may lead to another file on the node.
 func (m machine) kubelets() (here, elsewhere []process) {
 	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
@@ -110,7 +109,7 @@ func k3sKubeletFlags(args []string) (flags []string) {
 }
 
 // argumentsFile returns the lines of a file that contains command-line arguments. MicroK8s, for example, uses such a file.
-// Variables in the file are replaced with the values that they have in the environment of the process.
+// The function replaces variables in the file with their values in the environment of the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

@@ -78,8 +78,8 @@ var extraSubsystems = []string{
 // moduleDirs lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
 var moduleDirs = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that any class uses and the parents of these devices. It also returns the devices in certain other
-// subsystems, which the variable extraSubsystems lists. It omits RAM disks and unused loop devices.
+// relevant returns the devices that any class uses and the parents of these devices. It also returns the devices in the
+// subsystems that extraSubsystems lists. It omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
@@ -99,8 +99,7 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether a container may get the node of a udev device in addition to the nodes of the device that it
-// requested. An example is rdma_cm, which all adapters share.
+// mayOffer reports whether containers may get the node of a udev device. One example is rdma_cm, which all adapters share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)

@@ -54,7 +54,7 @@ const (
 )
 
 // complaint describes the problem of a device in a text that can follow the device's name. The text is "" if there is no problem.
-// It is not a problem if a device is not offered because the host uses it or because it is not meant for pods.
+// A device is not a problem if the host uses it, or if it is not meant for pods.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):

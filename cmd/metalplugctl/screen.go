@@ -171,8 +171,8 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// gap separates two columns of a table. If a row is wider than the terminal, it continues on the next line. The constant deeper
-// is the indentation of this line.
+// gap separates two columns of a table. A row that is wider than the terminal continues on the next line. That line begins with
+// deeper as its indentation.
 const (
 	gap    = "  "
 	deeper = "    "

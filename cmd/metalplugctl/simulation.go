@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. It returns an error if the
-// directory already exists, because the function remove removes it.
+// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. The directory must not exist yet,
+// because the function remove deletes it.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -103,7 +103,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
 	child.Stderr = cmd.ErrOrStderr()
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach metalplugd, which this program stops
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach metalplugd, because this program stops metalplugd
 	in, inErr := child.StdinPipe()
 	out, outErr := child.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawPause is the minimum time between two redraws. Nothing is gained by redrawing faster than a person can read.
+// redrawPause is the minimum time between two redraws. A person cannot read faster.
 const redrawPause = 100 * time.Millisecond
 
 // watchCommand redraws the list after each change. Each redraw requests the whole list, so the list is correct even if an event
