@@ -94,8 +94,8 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 }
 
 // await waits at most [claimLimit] for work on the devices of a claim, and returns the result of the work. If no work is in
-// progress, await begins it by calling start. If the claim is being prepared but should be released, or the reverse, await first
-// waits for that work to end.
+// progress, await begins it by calling start. If work of the other kind is in progress for the claim, await first waits for that
+// work. For example, a claim cannot be released while it is being prepared.
 func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for limit := time.After(claimLimit); ; {
 		c.mu.Lock()
@@ -130,7 +130,7 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 }
 
 // prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is on
-// disk. The work may begin before the state is on disk, because after a crash, metalplugd can do the same work again.
+// disk. The work itself may begin earlier, because metalplugd can repeat it after a crash.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) (err error) {
 	for limit := time.After(claimLimit); ; {
 		_, changed := c.inventory.Snapshot()
@@ -191,7 +191,7 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 
 // containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
 // resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could give a pod
-// any device. Such a request gives the container only read permission for NVMe disks and for devices of the class node, which may
+// any device. Admin access gives the container only read permission for NVMe disks and for devices of the class node, which may
 // be disks. metalplug would mistake anything that an administrator writes there for a tenant's data.
 func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all api.Granted, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)

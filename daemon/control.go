@@ -56,9 +56,9 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns a task that serves a socket. It uses the socket that systemd has passed. If systemd has passed none, the
-// task serves a socket that the function listen creates. If listen is nil too, the task serves nothing. If the socket cannot be
-// served, the daemon still offers the devices.
+// serveSocket returns a task that serves a socket. The task uses the socket that systemd has passed. If systemd has passed none,
+// the task serves a socket that the function listen creates. If listen is nil too, the task serves nothing. If the socket cannot
+// be served, the daemon still offers the devices.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

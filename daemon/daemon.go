@@ -50,7 +50,7 @@ type Options struct {
 	preview *preview // set if the daemon runs for [Preview], without a kubelet
 	// If Touch is not nil, the daemon uses it in place of the configured helpers.
 	Touch *device.Touch
-	// Watching, unless it is nil, is called with the inventory before any task runs. A caller can use it to observe the
+	// If Watching is not nil, the daemon calls it with the inventory before any task runs. A caller can use it to observe the
 	// inventory.
 	Watching func(*inventory.Inventory)
 }

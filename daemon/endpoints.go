@@ -23,8 +23,8 @@ type endpoints struct {
 	create   func(config.Resource) *plugin.Endpoint
 	changed  chan struct{} // has a buffer of one, filled when an endpoint is added or removed, or its registration changes
 	onChange func()        // called whenever the channel changed is filled
-	// last is the time when an endpoint last registered with the kubelet or lost its connection, in this daemon or in an earlier
-	// one. It is zero if no daemon has run since boot.
+	// last is the time when an endpoint last registered with the kubelet or lost its connection. The endpoint may have belonged to
+	// an earlier daemon. The time is zero if no daemon has run since boot.
 	last time.Time
 
 	mu      sync.Mutex
@@ -40,8 +40,8 @@ type running struct {
 }
 
 // apply starts endpoints for new resources, restarts those of changed resources, and stops those of removed resources. A resource
-// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls the function started when each new
-// endpoint has tried once to reach the kubelet.
+// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls started when each new endpoint has
+// tried once to reach the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

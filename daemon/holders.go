@@ -18,7 +18,7 @@ import (
 const holdersInterval = 10 * time.Second
 
 // After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. A device is
-// free when two answers in a row, and the checkpoint that the kubelet has written since, no longer name it. If the kubelet had
+// free if two answers in a row do not name it, and the kubelet's newest checkpoint does not name it either. If the kubelet had
 // listed the pod before the pod ended, soonRounds queries are enough to find this out.
 const (
 	soonInterval = time.Second

@@ -93,13 +93,13 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the daemon cannot find the path in its sandbox although the path may exist outside the sandbox.
+// hidden reports whether the path is missing inside the daemon's sandbox, but may exist outside.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was created, because the daemon then still sees the
+// replaced returns an error if the directory was removed or replaced since m was created. In this case, the daemon still sees the
 // old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)

@@ -30,9 +30,9 @@ type preview struct {
 	answered bool
 }
 
-// Preview reads an [api.Preview] from the reader in and runs a daemon for it, until in reaches its end or ctx ends. The answer is
-// written to out. If an error occurs before the answer is complete, Preview writes an answer that contains only the error, and
-// returns the error too.
+// Preview reads an [api.Preview] from in, and runs a daemon for it. It writes the answer to out. Preview returns when the input
+// or ctx ends. If an error occurs before the answer is complete, Preview writes an answer with only the error, and returns this
+// error too.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,7 +53,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 	return err
 }
 
-// configure makes the options those of a daemon that has all its files in one directory.
+// configure changes the options so that the daemon has all its files in one directory.
 func (p *preview) configure(o *Options) {
 	c := &o.Config
 	c.Hardware.Recording = cmp.Or(p.Recording, c.Hardware.Recording)

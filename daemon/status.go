@@ -10,8 +10,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// reportStatus keeps the service's status line up to date. A reload does not wait for reportStatus. It sends the line itself, so
-// that "systemctl reload" returns only when the line is up to date.
+// reportStatus keeps the service's status line up to date. A reload does not wait for reportStatus. The reload sends the line
+// itself, so that "systemctl reload" returns only when the line is up to date.
 func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	ready()
 	last := ""

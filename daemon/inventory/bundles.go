@@ -91,9 +91,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses only devices that are vacant or in no device list, because no pod can get them.
-// It does not move devices between existing bundles. A device that must leave a device list or an incomplete bundle is marked
-// Unhealthy, and leaves once the kubelet confirms that no pod holds it.
+// assemble combines devices into bundles. It uses only devices that no pod can get, which are vacant or in no device list. It
+// does not move devices between existing bundles. If a device must leave a device list or an incomplete bundle, assemble marks it
+// Unhealthy. The device leaves when the kubelet confirms that no pod holds it.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {

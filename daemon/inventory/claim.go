@@ -22,9 +22,9 @@ var ErrClearing = errors.New(verdict.BeingCleared)
 
 // Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
 // already have some of the devices. All other devices in the call must be healthy and belong to a resource that is served through
-// DRA. Each of them must be free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice],
-// [ErrHeld], [ErrClearing], or describes why a device is unsuitable. After an error, the claim has only the devices that it had
-// before.
+// DRA. Each of them must be free, or held by fewer claims than the resource has shares. The error may be [ErrUnknownDevice],
+// [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. After an error, the claim has only the
+// devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	return i.ask(ctx, func(l *loop) error {
 		for _, id := range ids {
@@ -44,9 +44,9 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 	})
 }
 
-// claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
-// resource has fewer shares than before, a claim for which the device is not prepared yet must wait until enough other claims
-// have ended.
+// claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the number
+// of shares was reduced, the claim must wait until enough other claims have ended. It need not wait if the device is already
+// prepared for the claim.
 func (l *loop) claimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {

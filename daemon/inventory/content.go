@@ -11,7 +11,7 @@ import (
 // known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	// Fingerprint identifies the data that the last tenant left on the disk, see [device.Report]. It is empty if the data is unknown.
+	// Fingerprint identifies the data that the last tenant left on the disk, see [device.Report]. It is empty if unknown.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Wrote       wrote  `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
 	// Initialised is the name of the init unit ([device.Rule].Init) that has run since the hardware last appeared.
@@ -48,8 +48,8 @@ func (l *leases) noteReplacedMedium(e *entry) {
 
 // noteAppearance checks whether a disk has reappeared since its tenant left data on it. It recognises a new appearance by the
 // diskseq, or before Linux 5.15 by the inode of the disk's directory in sysfs. If a disk reappears during metalplug's work, it
-// may be another disk with the same identity. metalplug treats the disk as the same one only if the helper proves at the end of
-// the work that it is the same.
+// may be another disk with the same identity. At the end of the work, the helper must prove that the disk is still the same.
+// Otherwise, metalplug treats it as another disk.
 func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -84,9 +84,9 @@ func (l *leases) noteTwin(e *entry) {
 	l.saveSoon(other)
 }
 
-// compareContent records the content of a disk after its tenant has ended, while no worker uses the disk. If the disk still has to
-// be cleaned up, compareContent records the content only while the disk is cordoned, because the operator may then use the disk.
-// Each later inspection compares the content with this record. If the content differs, another node or an operator has written to the disk.
+// compareContent records the content of a disk that has no tenant, while no work on the disk is in progress. If the disk still
+// has to be cleaned up, it is recorded only while it is cordoned. An operator may use a cordoned disk. Each later inspection
+// compares the content with this record. If the content differs, another node or an operator has written to the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.busy() || e.outdated() {
 		return
@@ -105,9 +105,10 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	l.saveLater()
 }
 
-// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If the number has increased
-// although no container had the disk and metalplug did not work on it, another process has written to the disk. After such a
-// write, an adoption and an order to erase are no longer valid, and the content is no longer treated as a tenant's.
+// noteWrites compares the number of sectors written to a disk with the number at the last inspection. The number may increase
+// while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another process
+// has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as a
+// tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

@@ -109,9 +109,9 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile adapts the lease of a device that has no tenant to the result of the last inspection. If the host uses the disk, or
-// an inspection found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk
-// only because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
+// reconcile applies the result of the last inspection to the lease of a device without a tenant. If the host uses the disk, or an
+// inspection found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk only
+// because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return

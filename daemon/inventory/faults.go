@@ -28,7 +28,7 @@ func (d *devices) count(counters []device.Counter) {
 	}
 }
 
-// judgeIn queues a new verdict for the devices below a sysfs path, because the faults of this path have changed.
+// judgeIn queues a new verdict for the devices below a sysfs path. The caller has changed the faults of this path.
 func (d *devices) judgeIn(sysPath string) {
 	d.saveLater()
 	for _, e := range d.entries {

@@ -50,8 +50,8 @@ func (e *entry) noteGiven() {
 }
 
 // moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the pod,
-// it passes the same paths again, even if they have become the paths of another device. A link whose name contains the device's
-// identity always leads to the device.
+// the container gets the same paths again. By then, they may lead to another device. A link whose name contains the device's
+// identity always leads to the right device.
 func (e *entry) moved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
@@ -122,8 +122,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// noteTenantGone records that no pod holds a device any more. It requests a new inspection, because one that began earlier may
-// not show how the pod left the device.
+// noteTenantGone records that no pod holds a device any more. It requests a new inspection, because an earlier inspection may not
+// show how the pod left the device.
 func (a *allocations) noteTenantGone(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -193,7 +193,7 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case len(e.checkpointPods) == 0:
 		a.resend[e.listResource()] = true
 	default:
-		// If the disk had no evidence before the pod got it, its content is not treated as the pod's.
+		// Without evidence that the disk was unused before, the content is not treated as the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && a.ownsContent(e)
 		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: residue})
 	}
@@ -220,9 +220,9 @@ func (e *entry) heldAsShares() bool {
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed the
-// device before, or must have finished its call to Allocate. The kubelet may be stopped for any length of time before it finishes
-// the call, so the elapsed time proves nothing. If pods hold a device under several IDs of shares, one listed share shows nothing
-// about the others.
+// device before, or must have finished the call to Allocate. The elapsed time proves nothing, because the kubelet may be stopped
+// for any length of time during the call. If pods hold a device under several IDs of shares, one listed share shows nothing about
+// the others.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.Owed != nil:
@@ -243,8 +243,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.heldAs = nil
 	f := a.facts(e)
-	// A device stays in the list if it only waits for the check that no process has it open. Otherwise it would leave the list
-	// and come back at once. In between, the kubelet might allocate it from the older list.
+	// A device stays in the list if the only pending work is the check that no process has it open. Otherwise the device would leave
+	// the list and come back at once. In between, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {

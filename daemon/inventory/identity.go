@@ -65,7 +65,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 }
 
 // noteMissing records that a device was not found in its subject. Either the device is gone, or it cannot be identified at the
-// moment. The result there reports whether an offered device is still present.
+// moment. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
@@ -81,8 +81,8 @@ func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	return there
 }
 
-// entryFor returns the entry for a device that was found in a subject. It returns nil while it is undecided which of two subjects
-// gets an ID that both claim. The parameter before contains the IDs that were contested at the last inspection.
+// entryFor returns the entry for a device that was found in a subject. If two subjects claim the same ID, the result is nil until
+// one of them gets the ID. The parameter before contains the IDs that were contested at the last inspection.
 func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {

@@ -32,8 +32,8 @@ const (
 	// maxSettleRounds is the maximum total wait, in multiples of settleTimeout. The total wait must be less than
 	// TimeoutStartSec= of the unit, which is 90 s.
 	maxSettleRounds = 6
-	// allocationGrace is how long the kubelet may take to record a device after Allocate. The device is free earlier if the
-	// kubelet has listed the pod and no longer lists it.
+	// allocationGrace is how long the kubelet may take to record a device after Allocate. The device is free earlier if the kubelet
+	// first lists the pod and then no longer does.
 	allocationGrace = 30 * time.Second
 	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
 	// (current_time, fs/inode.c), and has at least 100 ticks per second.
@@ -117,10 +117,10 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. The map as
-// contains the IDs that the kubelet uses for each device. The parameter asker identifies the running kubelet, and is empty if
-// unknown. A kubelet allocates for one container at a time. A new request therefore shows that its earlier requests have ended.
-// Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. The parameter
+// as maps each device to the IDs that the kubelet uses for it. The parameter asker identifies the running kubelet, and is empty
+// if unknown. A kubelet allocates for one container at a time. A new request therefore shows that the kubelet's earlier requests
+// have ended. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -135,8 +135,8 @@ func (i *Inventory) Starting(as map[string][]string) {
 	i.post(func(l *loop) { l.allocated(as, now, nil) })
 }
 
-// Released records that the pods that held these devices have ended. The caller calls it when the kubelet tries to give the
-// devices to another pod, which the kubelet does only after the earlier pods have ended. It does not wait.
+// Released records that the pods with these devices have ended. When the kubelet gives the devices to another pod, the caller
+// knows that the earlier pods have ended. Released does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.noteTenantGone(e) })
@@ -153,7 +153,7 @@ func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm
 // not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
-// LookAgain queues an inspection of devices. A caller uses it after it has found that a device differs from the snapshot. It does
+// LookAgain queues an inspection of devices. A caller uses it if a device is not in the state that the snapshot shows. It does
 // not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
@@ -179,8 +179,8 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns nil when the goroutine that owns the inventory has answered, or the error of ctx. The goroutine that reads
-// from the source needs no check, because it never waits for another goroutine.
+// Alive waits until the goroutine that owns the inventory has answered, and returns nil. If ctx ends first, it returns the error
+// of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error {
 	return i.ask(ctx, func(*loop) error { return nil })
 }

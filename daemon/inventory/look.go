@@ -18,8 +18,8 @@ func (d *devices) look(e *entry) {
 	}
 }
 
-// applyInspection applies the results of an inspection. It reports whether the subject must be inspected again without waiting for an
-// event.
+// applyInspection applies the results of an inspection. It returns true if the subject must be inspected again, even if no event
+// arrives.
 func (l *loop) applyInspection(s *inspect.Subject) (unfinished bool) {
 	if s.Looks() == 1 {
 		l.deadline = time.Now().Add(l.Settle)
@@ -38,8 +38,8 @@ func (l *loop) markStuck(s *inspect.Subject) {
 	}
 }
 
-// hostForInspection returns the host that an inspection reads if it starts now. The host contains the notes on all devices,
-// because the inspection may find a device in a new place.
+// hostForInspection returns the host for an inspection that starts now. The host contains the notes on all devices, because the
+// inspection may find a device in a new place.
 func (d *disks) hostForInspection() *device.Host {
 	for e := range d.notesStale {
 		id, n := e.device.ID, d.note(e)
@@ -79,10 +79,10 @@ type lastProbe struct {
 	since time.Time // time of the first later probe without a result, or zero
 }
 
-// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. applyLastProbe uses the
-// old result for at most [inspect.StuckLook], the time within which hardware must answer. Using the old result is safe,
-// because the disk must be proven empty again before a container starts with it. A disk is not offered until a probe has
-// returned a result.
+// applyLastProbe returns the sighting. If the new probe has no result, applyLastProbe adds the result of the last probe. It uses
+// an old result for at most [inspect.StuckLook], because hardware must answer within this time. Using the old result is safe,
+// because the disk must be proven empty again before a container starts with it. A disk is not offered until a probe has returned
+// a result.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state owned by the goroutine that runs [Inventory.Run]. It embeds several types, and the methods of each type can
-// access only the state in that type and in the types that it embeds. None of these methods reads hardware or waits.
+// loop is the state owned by the goroutine that runs [Inventory.Run]. It embeds several types. The methods of a type can access
+// only its own state and the state of the types that it embeds. None of these methods reads hardware or waits.
 type loop struct {
 	*leases
 	identities
@@ -71,9 +71,9 @@ func (l *loop) event(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. It waits until all devices are enumerated and inspected and the devices
-// of the last run are back, but not longer than the deadline. It need not wait for udevd, which has processed the events of the
-// boot before metalplugd starts (metalplug-mounts.service).
+// settle waits until the first snapshot can be published. All devices must be enumerated. Until the deadline, settle also waits
+// for inspections and for the devices of the last run. It need not wait for udevd, which processes the events of the boot before
+// metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {

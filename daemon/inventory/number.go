@@ -30,7 +30,7 @@ func (e *entry) number() string {
 }
 
 // noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber deletes
-// these numbers, so that other devices that now have one of them can be offered.
+// these numbers. Other devices that now have such a number can then be offered.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -56,9 +56,8 @@ func (d *devices) numbered(e *entry) {
 	}
 }
 
-// opened returns an error if a pod that holds another device can open this device. In this case, the device cannot be
-// offered. The pod that holds this device is ignored, because the kubelet may know earlier than metalplugd that this pod has
-// ended.
+// opened returns an error if the pod of another device can open this device. In this case, the device cannot be offered. opened
+// ignores the pod that holds the device itself. The kubelet may already know that this pod has ended.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

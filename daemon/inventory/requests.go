@@ -48,8 +48,8 @@ func (q *requests) later(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
-// about posts a request about a device. The request does not run if the device is unknown by then. The function about does
-// not wait.
+// about posts a request for one device. If the device is unknown when the loop reaches the request, the request does not run. The
+// caller does not wait.
 func (q *requests) about(id string, r func(*loop, *entry)) {
 	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
@@ -113,9 +113,9 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	return i.Store.Flush(ctx)
 }
 
-// changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed. The
-// error is from the function change. It may also mean that the change could not be saved, in which case changeDurably has called
-// the function undo.
+// changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed.
+// Either the function change has returned this error, or the change could not be saved. In the second case, changeDurably has
+// called the function undo.
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	if err := i.ask(ctx, change); err != nil {
 		return err

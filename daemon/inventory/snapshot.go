@@ -56,7 +56,7 @@ func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Gist returns the field Reason without the percentage of the disk that has been read, which changes often.
+// Gist returns the field Reason without the percentage of the disk that has been read. This percentage changes often.
 func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
@@ -151,8 +151,8 @@ func (o *Offer) patch(changed map[string]*Status) *Offer {
 	return next
 }
 
-// patched returns a sorted copy of before with new statuses. If the flag members is set, the list contains members of
-// bundles, and otherwise all other devices.
+// patched returns a sorted copy of before with new statuses. If the flag members is set, the list contains the members of
+// bundles. Otherwise, it contains all other devices.
 func patched(before []*Status, changed map[string]*Status, members bool) []*Status {
 	next := slices.Clone(before)
 	var added []*Status

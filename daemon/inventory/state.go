@@ -41,8 +41,8 @@ type savedState struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"` // see [Options]
 	Health  fault.Record `json:"health"`
-	// Disks contains the evidence about disks by medium, including absent disks. If there is no evidence about a disk,
-	// metalplug reads the whole disk before it offers it.
+	// Disks contains the evidence about disks by medium, including absent disks. A disk without evidence must be read completely
+	// before it is offered.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons contains the cordons by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
@@ -136,9 +136,10 @@ func (l *loop) restore() {
 }
 
 // outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
-// identity, because another disk may have taken over its name or location. A fingerprint of data is required, because another
-// machine may have used the disk, and may have written to a blank disk where no fingerprint shows it. If a pod could write to the disk until the boot, there is no fingerprint. In that case,
-// only the same pod may start a container with the disk after the boot ([lease.Interrupted]).
+// identity, because another disk may have taken over its name or location. A fingerprint of data is required, because it shows
+// whether another machine has written to the disk. The fingerprint of a blank disk does not show this. If a pod could write to
+// the disk until the boot, there is no fingerprint. In that case, only the same pod may start a container with the disk after the
+// boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !device.LooksBlank(r.Fingerprint) && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

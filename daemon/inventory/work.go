@@ -42,8 +42,8 @@ type window struct {
 	recheck       bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the current disk may be another one than the disk that the work began on. Since 5.15, Linux numbers the
-// appearances of disks. On an older kernel, a new inode of the disk's directory in sysfs shows a new appearance.
+// other reports whether another disk may have replaced the disk that the work began on. Since 5.15, Linux numbers the appearances
+// of disks. On an older kernel, a new inode of the disk's directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.diskBefore.Appearance == "" {
 		return now != w.diskBefore
@@ -83,7 +83,7 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.absentUntil))
 }
 
-// closeWindow ends the window once an inspection has returned that had begun after the end of the work.
+// closeWindow ends the window once an inspection has returned. This inspection must have begun after the end of the work.
 func (e *entry) closeWindow() {
 	if e.work.phase == afterWork && !e.outdated() {
 		e.work.phase = noWork
@@ -97,7 +97,7 @@ type Outcome struct {
 	Event   lease.Name
 	Tenants []string    // UIDs of the pods, for the start of a container
 	Err     error       // why the work failed, or nil
-	Order   lease.Order // what the operator ordered, if that work failed; otherwise empty
+	Order   lease.Order // the operator's order, if the ordered work failed; otherwise empty
 	Foreign bool        // the content of the disk is not from a tenant, and the work did not change it
 	// Touched means that an erasure failed, but may have changed the content of the disk. Fingerprint is the fingerprint of the
 	// disk after this failure, as in [evidence.Evidence], or empty if unknown.
@@ -109,7 +109,7 @@ type Outcome struct {
 type reservation struct {
 	ids    []string
 	active bool         // the worker has all devices of the reservation
-	ready  chan *Status // when the worker has all devices, receives the state of the first one, or nil if this device is unknown
+	ready  chan *Status // once the worker has all devices, receives the state of the first one; nil if that device is unknown
 }
 
 // Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls
@@ -249,7 +249,8 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease according to the outcome of work. The flag other is set if another disk may have replaced that disk.
+// outcome changes the lease according to the outcome of work. If the flag other is set, another disk may have replaced the disk
+// that the work began on.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
 	switch o.Event {
