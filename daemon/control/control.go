@@ -6,8 +6,8 @@
 // Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change
 // devices. No client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same
 // time. It takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It
-// queues no events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client
-// that reads slowly gets fewer and later events, and an additional event that reports this.
+// queues no events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client that
+// reads slowly gets fewer and later events. An additional event reports this.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //
@@ -28,9 +28,9 @@
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
 // The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, and 403 if the client
-// is not uid 0. It is 404 for an unknown device or path, 405 for another method than those below, and 409 if the state of the device does not allow the change. It is 413 or
-// 431 if the request is too large, and 502 if the kubelet does not answer. It is 503 if hardware does not answer, or if the
-// devices of a claim are being reset or erased.
+// is not uid 0. It is 404 for an unknown device or path, and 405 for a method that is not in the list above. It is 409 if the
+// state of the device does not allow the change. It is 413 or 431 if the request is too large, and 502 if the kubelet does not
+// answer. It is 503 if hardware does not answer, or if the devices of a claim are being reset or erased.
 package control
 
 import (
@@ -102,7 +102,7 @@ type Server struct {
 	*metrics
 
 	links Links
-	// asking contains a value while an explanation is in progress. It allows only one at a time, because each explanation
+	// asking contains a value while an explanation is in progress. Only one explanation may run at a time, because each one
 	// enumerates all devices.
 	asking chan struct{}
 
@@ -130,8 +130,7 @@ func (s *Server) Changed() {
 	s.changed = make(chan struct{})
 }
 
-// next returns a channel that is closed at the next call of Changed. The caller must call this function before it reads the
-// state.
+// next returns a channel that is closed at the next call of Changed. A caller must get this channel before it reads the state.
 func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

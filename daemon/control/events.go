@@ -58,8 +58,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 }
 
 // slowClient is how long a client may take to read the events of one snapshot. A client that takes longer and misses snapshots
-// gets an event with the number of these snapshots. A faster client gets no such event, although it also misses snapshots if
-// metalplugd publishes several in a short time.
+// gets an event with the number of missed snapshots. A faster client gets no such event, even if metalplugd publishes several
+// snapshots in a short time.
 const slowClient = time.Second
 
 // missing returns an event for a client that took too long to read the events of a snapshot. The parameters are the version

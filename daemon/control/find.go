@@ -18,8 +18,8 @@ import (
 const minBeginning = 4
 
 // findKnown returns the devices in the inventory that the name in the question refers to. The name may be an ID or the ID of a
-// share, a serial number, a PCI address, a device node or a kernel name. If the name is that of a device node that is missing,
-// the result contains all devices that need this node. Any other name is compared with the beginnings of IDs.
+// share, a serial number, a PCI address, a device node or a kernel name. For the name of a missing device node, the result
+// contains all devices that need this node. Any other name is compared with the beginnings of IDs.
 func (q *question) findKnown() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -55,9 +55,10 @@ func (q *question) findKnown() (all []*inventory.Status) {
 // as the disk.
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
-// candidates explains the udev devices that the name in the question refers to. If the inventory contains the device, it
-// uses the udev device with the same path in sysfs. Otherwise it searches for a node, a sysfs path, a PCI address, a serial
-// number or a kernel name. If it finds none, it explains the devices without an ID whose class has nodes with such a name.
+// candidates explains the udev devices that the name in the question refers to. If the inventory contains the device, candidates
+// uses the udev device with the same path in sysfs. Otherwise, it searches for a node, a sysfs path, a PCI address, a serial
+// number or a kernel name. If the search finds nothing, some devices may still have no ID. candidates then explains those whose
+// class has nodes with such a name.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -103,8 +104,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices that meet the given condition. A device that belongs to no class is omitted. If the flag near
-// is set, the devices nearest to it are explained instead.
+// explain explains the udev devices that meet the given condition. It omits devices without a class. If the flag near is set, it
+// explains the device nearest to such a device instead.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {

@@ -23,8 +23,8 @@ import (
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also returns
-// the IDs that the kubelet used. If a device is unhealthy, pick returns an error. If the flag again is set, pick still accepts an
-// unhealthy device for which mayRestart returns true.
+// the IDs that the kubelet used. If a device is unhealthy, pick returns an error. With the flag again, mayRestart decides about
+// an unhealthy device.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -61,8 +61,8 @@ func mayRestart(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device that a share belongs to, or nil. It also accepts an ID under which a pod has held the device since
-// before the number of shares was changed.
+// find returns the device that a share belongs to, or nil. A pod may hold the device under an ID from before the number of shares
+// was changed. find also accepts such an ID.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -75,9 +75,8 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// checkUnreserved returns an error if a device may be used only by the pod that already holds it. The kubelet gives such a device to
-// a new pod only after it has taken the device from the old one. Therefore the old pod is gone, but the new pod must not see
-// the old pod's data.
+// checkUnreserved returns an error for a device that only its last pod may use. When the kubelet gives such a device to a new
+// pod, the last pod has ended. The new pod must not see the data that the last pod left.
 func (s service) checkUnreserved(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
@@ -97,9 +96,9 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 	return nil
 }
 
-// answer returns the response for a container that uses all of these devices. The response contains either the nodes of the
-// devices or their CDI names. For bundles, it contains the nodes, names and variables of all members, and an annotation that lists
-// the members of each bundle.
+// answer returns the response for a container that uses these devices. The response contains either the nodes of the devices or
+// their CDI names. For bundles, it contains the nodes, names and variables of all members, and an annotation that lists the
+// members of each bundle.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	all, err := s.byResource(devices)
 	if err != nil {
@@ -145,8 +144,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// env returns the variables that a container gets for the devices of one resource. The container gets them even if it gets CDI
-// names. If several CDI devices set the same variable, only the last value would take effect.
+// env returns the variables that a container gets for the devices of one resource. The container gets the variables even if it
+// gets CDI names. If the CDI devices set the same variable instead, only the last value would take effect.
 func (g memberGroup) env() map[string]string {
 	env := map[string]string{g.Resource.Variable: strings.Join(ids(g.devices), ",")}
 	for _, d := range g.devices {

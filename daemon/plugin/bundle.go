@@ -21,7 +21,7 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup contains all members of some bundles that belong to one resource, and a service for this resource.
+// memberGroup contains the members of given bundles that have the same resource. It also contains a service for this resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status

@@ -25,11 +25,11 @@ import (
 // last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses
 // the last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// An endpoint therefore asks the kubelet which devices it counts after each event from another plugin. If the resource must yield
-// to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name, the
-// endpoint does not register the resource. This is called holding the resource back. If the other plugin registered after the
-// endpoint did, the endpoint keeps its stream open but sends nothing on it. The endpoint registers the resource when the other
-// plugin has ended.
+// After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the resource
+// must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name,
+// the endpoint does not register the resource. This is called holding the resource back. If the other plugin registered after the
+// endpoint did, the endpoint keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when
+// the other plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
@@ -73,13 +73,13 @@ type hold struct {
 	kubelet identity
 	// restarted is set if the kubelet has restarted and has not counted devices of the other plugin since then.
 	restarted      bool
-	rival          int       // number of the plugin that was newest when the hold began, probably the other one, or 0
+	rival          int       // number of the newest plugin when the hold began, or 0; this is probably the other plugin
 	ended          int       // number of plugins that have ended so far
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
 // forget discards the evidence for another plugin. It also records the containers that already have devices from another plugin,
-// because they do not prove that this plugin is still running.
+// because these containers do not prove that the other plugin is still running.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -148,7 +148,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.suspect = ""
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
-		// The text contains the number of the list, so it is confirmed only by a second answer about the same list.
+		// The text contains the number of the list, so only a second answer about the same list confirms it.
 		c.suspect = fmt.Sprintf("the kubelet counts no device, although device list %d contains devices", sent.number)
 	default:
 		c.suspect = ""
@@ -187,8 +187,8 @@ func (e *Endpoint) checkpoint() identity {
 }
 
 // givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It finds the
-// device even if one of the endpoint's own devices has the same ID. In that case, the kubelet's list does not show that there is
-// another plugin.
+// device even if one of the endpoint's own devices has the same ID. In that case, the kubelet's list does not reveal the other
+// plugin.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -199,8 +199,8 @@ func (c *conflict) givenNow() string {
 	return ""
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource, but that the endpoint does not have. If there
-// is no such device, it returns "".
+// Foreign returns the ID of a device that the kubelet counts for the resource but the endpoint does not have. If there is no such
+// device, it returns "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)
@@ -234,8 +234,8 @@ func (c *conflict) setHeld(shows string) {
 }
 
 // reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from this
-// endpoint. It also ends if the other plugin does not register in time after that plugin has ended or the kubelet has restarted.
-// The result is the delay until the next check, or 0 if the resource is no longer held back.
+// endpoint. After the other plugin has ended or the kubelet has restarted, the hold also ends if the other plugin does not
+// register in time. The result is the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.client() != nil {

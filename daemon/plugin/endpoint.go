@@ -3,9 +3,9 @@
 // Package plugin serves resources to the kubelet as a device plugin. For each resource, an endpoint creates a socket in the
 // kubelet's device plugin directory, registers with the device manager, and serves the DevicePlugin API v1beta1.
 //
-// For an endpoint, an event means only that something may have changed. After each event, it checks its own socket, kubelet.sock,
-// the open stream and the last registration, and performs the missing steps. A lost, repeated or late event therefore does no
-// harm. The endpoint also makes this check periodically, without an event.
+// For an endpoint, an event means only that something may have changed. After each event, the endpoint checks its own socket,
+// kubelet.sock, the open stream and the last registration. It then performs the missing steps. A lost, repeated or late event
+// therefore does no harm. The endpoint also makes this check periodically, without an event.
 package plugin
 
 import (
@@ -93,11 +93,10 @@ type Endpoint struct {
 	// It may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted
 	// is nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	// Parked holds connections that stay open after the endpoint has ended while the resource is held back.
+	// Parked holds connections of endpoints that have ended while their resource was held back. These connections stay open.
 	Parked *Parked
 	// Before is the time when the last endpoint of the resource registered or ended, or zero. That endpoint may have
-	// belonged to another process. If the kubelet was already running at that time, it must first process the end of that
-	// endpoint.
+	// belonged to another process. A kubelet that was already running then must first process the end of that endpoint.
 	Before time.Time
 
 	probe    liveness.Probe

@@ -17,8 +17,8 @@ import (
 // does not change.
 const listSize = 4 << 20
 
-// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. Therefore, devices are
-// omitted from a list that would be too large. The result left is the number of omitted devices.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. response therefore omits
+// devices from such a list. The result left is the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	if all := len(list.Devices); proto.Size(list) > listSize {
@@ -76,7 +76,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods hold a device, but which the resource no longer uses because the number of shares was
+// outdated returns the IDs of a device that pods hold but the resource no longer has. This happens when the number of shares is
 // changed. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would
 // share the device than its present pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {

@@ -134,8 +134,9 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, provided that enough other shares remain. Such shares belong to devices
-// whose pods have just ended. The kubelet offers them because it learns of the end before metalplugd does.
+// unbar removes the shares that Allocate would refuse. It removes nothing if too few other shares would remain. Allocate refuses
+// shares of devices whose pods have just ended. The kubelet offers such shares because it learns of the end before metalplugd
+// does.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -211,7 +212,7 @@ func (q *request) singles(node *bundle.Node) []choice {
 }
 
 // join combines the choices from two places. The result contains the cheapest combination for each number of shares, indexed by
-// this number. If several choices have the same cost, it takes as many shares as possible from the first place.
+// this number. If several choices have the same cost, join takes as many shares as possible from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {

@@ -36,7 +36,7 @@ type registration struct {
 }
 
 // updateKubelet records the current kubelet.sock. The parameter before is the time when an earlier endpoint last registered or
-// ended. If the socket is older than this, its kubelet knew that endpoint, and may still be processing the end of it.
+// ended. If the socket is older than this time, the kubelet knew that endpoint and may still be processing its end.
 func (r *registration) updateKubelet(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -55,8 +55,8 @@ func (r *registration) backOff() time.Duration {
 }
 
 // replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on it is still the same
-// kubelet, the socket was only recreated or relabelled. If it is another process, the old kubelet is still running, and replaced
-// ends the stream of the old kubelet. After that, Run registers with the new kubelet.
+// kubelet, the socket was only recreated or relabelled. If another process listens on it, the old kubelet is still running. In
+// this case, replaced ends the stream of the old kubelet, and Run then registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -78,9 +78,9 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream schedules the next registration after the kubelet's stream has ended, or if the kubelet has opened no stream after
-// a registration. The kubelet needs a pause before the next registration. The pause grows until the kubelet keeps a stream open
-// for longer than lastPause.
+// afterStream schedules the next registration. It is called when the kubelet's stream has ended, or if the kubelet has opened no
+// stream after a registration. The kubelet needs a pause before the next registration. The pause grows until the kubelet keeps a
+// stream open for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {
