@@ -69,7 +69,7 @@ func TestErasureOfWhatIsKnown(t *testing.T) {
 			if r.Fingerprint == "" || got.Result != c.want || n.blank() != (c.want == OK) {
 				t.Errorf("fingerprint %s: %+v", r.Fingerprint, got)
 			}
-			if c.want == Foreign && !strings.Contains(got.Detail, "which its last pod did not leave there") {
+			if c.want == Foreign && !strings.Contains(got.Detail, "which the last pod did not leave there") {
 				t.Errorf("the reason is %q", got.Detail)
 			}
 		})

@@ -68,7 +68,7 @@ func unrecovered(s *story, t *testing.T) {
 		name: "PCIe error, not recovered", act: func() { s.signal(t, "gpu", "POISON_TLP") }, resource: render, by: -1,
 		action: "change", device: always(path.Base(function)),
 	})
-	s.because(t, name, "the kernel could not recover it from a PCIe error")
+	s.because(t, name, "the kernel could not recover the device from a PCIe error")
 	s.because(t, name, "1 or more nonfatal PCIe errors (aer_dev_nonfatal)")
 	s.expect(t, change{
 		name: "driver bound again", act: func() { s.rebind(function) }, resource: render, by: 1,
@@ -101,7 +101,7 @@ func fatal(s *story, t *testing.T) {
 		name: "fatal PCIe error", act: func() { s.inject(t, function, malformed) }, resource: clock, by: -1,
 		action: "change", device: always(path.Base(function)),
 	})
-	s.because(t, name, "the kernel could not recover it from a PCIe error")
+	s.because(t, name, "the kernel could not recover the device from a PCIe error")
 	s.expect(t, change{
 		name: "function again", resource: clock, by: 1,
 		act:    func() { s.m.Sh("echo 1 > " + function + "/remove; echo 1 > /sys/bus/pci/rescan") },
