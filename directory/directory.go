@@ -17,8 +17,8 @@ import (
 // hint, so the receiver must check the file itself.
 type Event = fsnotify.Event
 
-// Watch watches a directory. It sends events to its channel Events. An error on its channel Errors means that events may have been
-// lost. A Watch must be closed.
+// Watch watches a directory. It sends events to the channel Events. An error on the channel Errors means that events may have
+// been lost. A Watch must be closed.
 type Watch struct {
 	*fsnotify.Watcher
 	dir string
@@ -33,10 +33,10 @@ func Open(dir string) (*Watch, error) {
 	return &Watch{w, dir}, nil
 }
 
-// Rearm watches the directory if it exists now. If it is missing, Rearm watches the nearest existing parent, so that it notices
-// when the directory is created. There are no events for changes or mounts above that parent. A caller that needs to know about
-// them must check the path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after
-// events were lost. Rearm is safe for concurrent use.
+// Rearm watches the directory if it exists now. Otherwise, it watches the nearest existing parent, to notice the creation of the
+// directory. There are no events for changes or mounts above that parent. A caller that needs to know about them must check the
+// path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost.
+// Rearm is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	if err := rearm(w.dir, w.Add); err != nil {
 		return fmt.Errorf("%s: %w", w.dir, err)
@@ -73,7 +73,7 @@ func rearm(dir string, add func(dir string) error) error {
 	}
 }
 
-// addNearest adds dir and its nearest existing parent. If directories are missing, it returns the topmost one. A missing
+// addNearest adds dir and its nearest existing parent. If directories are missing, it returns the topmost missing one. A missing
 // directory is not an error, and errors from the parents are ignored.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {

@@ -22,7 +22,7 @@ type Device struct {
 	SysPath   string    `json:"sysfsPath"` // sysfs path of the udev device, or the last known path
 	Nodes     []string  `json:"nodes"`     // paths of the device nodes in a container
 	Cordoned  bool      `json:"cordoned"`  // an operator withholds the device from new pods, for the reason in Reason
-	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if there is none or it is unknown
+	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if there is no such pod or the pod is unknown
 
 	// State is the state of the lease. It is free, allocated, preparing, in-use, released, clearing, failed or unproven.
 	State    string    `json:"state"`

@@ -32,7 +32,7 @@ type ClaimRequest struct {
 	Admin   bool     `json:"admin,omitempty"` // whether an administrator gets access to devices that other tenants may hold
 }
 
-// Prepared lists everything that containers get for each request in a claim. The order is that of the requests.
+// Prepared lists everything that containers get for each request in a claim, in the order of the requests.
 type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }

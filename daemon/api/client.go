@@ -108,7 +108,7 @@ type body struct {
 func (b body) Close() error { return b.close() }
 
 // ask sends a request on a new connection and returns the body of the answer, which the caller must close. If the status is not
-// 200, it returns an error with metalplugd's text. The protocol is HTTP/1.0, where the body ends when the connection ends.
+// 200, ask returns an error with metalplugd's text. The protocol is HTTP/1.0, where the body ends when the connection ends.
 // Package net/http is not used, because it would add TLS to the program.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
 	// DialContext is not used, because it would link a DNS resolver.

@@ -70,7 +70,7 @@ type Entry struct {
 	Lost      int               `json:"lost,omitempty"`     // number of entries that were dropped before this one
 }
 
-// queueSize is the maximum number of entries in the queue, and also the number in the writer at which it stops taking more. Each
+// queueSize is the maximum number of entries in the queue. A writer with this many entries takes no more from the queue. Each
 // entry has a few hundred bytes.
 const queueSize = 4096
 

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Values of the key rest, which decides how devices that are not in a bundle are offered.
+// Values of the key rest. The key decides how devices outside bundles are offered.
 const (
 	RestHold  = "hold"  // they are not offered
 	RestOffer = "offer" // each is offered under the name of its own resource

@@ -31,7 +31,7 @@ const (
 	None = "none"
 )
 
-// Values of the key prefer, which decides which free devices metalplug recommends to the kubelet.
+// Values of the key prefer. The key decides which free devices metalplug recommends to the kubelet.
 const (
 	Packed = "packed" // devices that are near each other
 	Spread = "spread" // devices with the fewest shares in use, for devices with several shares
@@ -68,8 +68,8 @@ type Config struct {
 	Files     []string   // files that the configuration was read from, in this order
 
 	source Problem // position of the recording in hardware.source, with an empty field What
-	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource that only
-	// moved within a file counts as unchanged.
+	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource counts as unchanged
+	// if it only moved within a file.
 	places map[string]*table
 }
 
@@ -114,7 +114,7 @@ type Resource struct {
 	Shares int    // shares, how many times each device is offered, 1 to 1000, default 1
 	Prefer string // prefer, [Packed] or [Spread], default packed
 	Inject string // inject, [InjectNodes] or [InjectCDI], default nodes
-	// cdi_kind, the vendor/class of another CDI spec, if its device names are used instead of metalplug's own, default empty
+	// cdi_kind, the vendor/class of another CDI spec whose device names replace metalplug's own, default empty
 	CDIKind     string
 	Permissions string            // permissions, a container's rights to the nodes, from "rwm" for read, write and mknod, default rw
 	Env         map[string]string // env, templates by variable, with {id}, {pci} and {node} for values of the devices, default none
@@ -146,24 +146,23 @@ type Resource struct {
 
 // Yields reports whether the resource is held back while another plugin serves its name. A resource with a built-in name
 // yields, because a vendor's plugin may have used this name before metalplug was installed. It yields even if a file
-// overrides keys of the resource. Any other resource does not yield, because the operator chose its name. If takeover is
-// set, a resource with a built-in name does not yield either.
+// overrides keys of the resource. Any other resource does not yield, because the operator chose its name. A resource with
+// takeover never yields.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
-// ResourceReset is the table [resource.reset], which configures what is done to a device between two containers.
+// ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
 type ResourceReset struct {
-	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. If Shares is more than 1, if AllowInUse
-	// is set, or if the class's drivers do not survive a reset, auto has no effect, and Method is [None].
+	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. In three cases, auto has no effect, and
+	// Method is [None]: Shares is more than 1, AllowInUse is set, or the class's drivers do not survive a reset.
 	Method string
 	// Scrub is the erase method, which is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
 	// resource of disks must set Scrub.
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s. It is 1 h for a resource with an erase method if the
-	// device is erased after its release, or if the resource is served through DRA. With [WhenStart], it is at most 25 s,
-	// unless the resource is served through DRA. With [WhenBoth], it applies only to the release, and the work before a
-	// start must end within 25 s.
+	// Timeout is the maximum duration of the work. The default is 20 s. For a resource with an erase method, it is 1 h if the device
+	// is erased after its release, and also with DRA. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth],
+	// Timeout applies only to the release, and the work before a start must end within 25 s.
 	Timeout time.Duration
 	// ScrubUnset reports whether the resource has class node and no file sets a scrub for it. Disks that match such a
 	// resource are not offered.

@@ -30,8 +30,8 @@ func withoutIndex(path toml.Key) toml.Key {
 	return path
 }
 
-// checkKnown reports a key that is not in the map keys, with the known key that was probably meant. It ignores keys in the
-// tables match, exclude and env, which are names of properties and variables.
+// checkKnown reports a key that is not in the map keys, and suggests a known key. It ignores keys in the tables match, exclude
+// and env, because these keys are names of properties and variables.
 func (p place) checkKnown() {
 	path := withoutIndex(p.path)
 	if _, ok := keys[path.String()]; ok {
@@ -80,9 +80,9 @@ func siblingKeys(path toml.Key) (names []string) {
 	return names
 }
 
-// suggestKey returns the known key that is most similar to an unknown one, or "". It first compares the keys in the list
-// siblings, which are from the same table, and accepts one with a similar or longer name. After that, it tries a key with the
-// same name in another table, and finally the replacement in the map otherKeys.
+// suggestKey returns the known key that is most similar to an unknown one, or "". It first searches the list siblings, which
+// contains the keys of the same table, for a similar or longer name. Next, it searches the other tables for the same name.
+// Finally, it tries the map otherKeys.
 func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, siblings); near != "" {

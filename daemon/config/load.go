@@ -79,8 +79,8 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// Check checks the files that the configuration names and that a daemon needs to start. At present, the only such file is
-// the recording, which Check reads. The error is a [Problems] with the line that names the file.
+// Check checks the files that a daemon with this configuration needs at its start. At present, the only such file is the
+// recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
 		return nil
@@ -131,7 +131,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse parses the text of a file. If the text is not TOML, the result contains a problem that says so, and no settings.
+// parse parses the text of a file. If the text is not TOML, the result contains one problem and no settings.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)

@@ -77,8 +77,8 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	checkExclusive(t, reset, r)
-	// Auto has no effect if a reset would disturb other users of the device, or for InfiniBand, whose drivers are unbound during
-	// a reset.
+	// Auto has no effect if a reset would disturb other users of the device. It also has no effect for InfiniBand, because a reset
+	// unbinds the drivers.
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
 		r.Reset.Method = None
 	}

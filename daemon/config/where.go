@@ -9,9 +9,9 @@ import (
 )
 
 // Where returns the position of a resource's key as "FILE:LINE". The path FILE is absolute. For a missing key, it returns
-// the position of the table that would contain the key. The parameter key is "name", or "match" or "exclude" followed by a
-// property, as in "match.PCI_ID". If several files set the key, Where returns the position of the value that applies. For a
-// built-in resource that no file names, it returns "".
+// the position of the table that would contain the key. The parameter key is "name", "match.PROPERTY" or "exclude.PROPERTY". If
+// several files set the key, Where returns the position of the value that applies. For a built-in resource that no file names, it
+// returns "".
 func (c Config) Where(resource, key string) string {
 	t := c.places[resource]
 	if t == nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // PrepareResourceClaims passes all given claims to metalplugd at the same time. If a device must be erased, the call may take
-// longer than the kubelet waits. In that case, the result of the claim is an error which says that the work continues, and the
-// kubelet repeats the call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
+// longer than the kubelet waits. In that case, the result of the claim is an error, the work continues, and the kubelet repeats
+// the call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	now, err := d.known(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 // known returns the last state from metalplugd. If there is no state yet, known asks metalplugd. The state may be slightly out of
-// date, but the scheduler has chosen from it, and metalplugd checks each device when it prepares the claim.
+// date. This does no harm, because metalplugd checks each device when it prepares the claim.
 func (d *driver) known(ctx context.Context) (state, error) {
 	d.mu.Lock()
 	last := d.state

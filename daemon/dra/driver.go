@@ -40,7 +40,7 @@ const (
 	// all slices of its node when it starts. The library's default would leave the node without devices for 30 s.
 	syncDelay = 5 * time.Millisecond
 	// watchLag is how long the controller remembers its own writes while the watch does not show them. If the watch takes longer,
-	// the controller writes a slice twice. If a slice is deleted before the watch has shown it, the slice is missing for so long.
+	// the controller writes a slice twice. A slice that is deleted before the watch has shown it stays missing for this time.
 	watchLag = time.Second
 	// nodeInterval is the time between two attempts to read the Node.
 	nodeInterval = 5 * time.Second
@@ -78,7 +78,7 @@ type driver struct {
 	state   *state        // state from metalplugd's last answer, or nil before the first answer
 	changed chan struct{} // closed and replaced when the state changes
 
-	unwritten atomic.Value  // text which says why the last attempt to write the slices failed, or nothing or ""
+	unwritten atomic.Value  // reason why the last attempt to write the slices failed, or "" or nil if there is no reason
 	attempted chan struct{} // has a buffer of one, which is filled after each attempt
 }
 
@@ -133,7 +133,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	return context.Cause(ctx)
 }
 
-// follow sends to the channel dirty after each event from metalplugd and after each new connection to it, until ctx ends.
+// follow sends to the channel dirty after each event from metalplugd and after each new connection, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	for available := true; ; {
 		err := d.stream(ctx, func() { available = true; liveness.Poke(dirty) })
@@ -166,13 +166,13 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 // publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
 // they are. When a kubelet registers the driver, the machine may have become a new Node, perhaps in a new cluster. The old
 // controller would continue to use the UID and the slices of the old Node, so publish starts a new controller. It also does so if
-// the controller has created more slices than there are. Another client then deletes slices, and this may be the garbage collector,
-// which deletes all slices with the UID of a deleted Node.
+// the controller has created more slices than there are. In this case, another client deletes slices. This may be the garbage
+// collector, which deletes all slices with the UID of a deleted Node.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var pools layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
-	asked, unshared := false, "" // whether the API server has shown if it supports shares, and why shared devices are not published
+	asked, unshared := false, "" // whether the API server has shown its support for shares, and why shared devices are not published
 	for current, wait := false, time.Minute; ; {
 		unwritten, _ := d.unwritten.Load().(string)
 		d.Note(cmp.Or(unwritten, unshared))
@@ -247,9 +247,9 @@ func (d *driver) attempt(ctx context.Context, err error, message string) {
 }
 
 // checkSharing finds out whether the API server lets several claims hold one device. It returns a problem, or "". Without the
-// feature gate DRAConsumableCapacity, an API server drops the fields for sharing, and the scheduler would give the whole device to
-// one claim. checkSharing creates a slice in a dry run, which changes nothing. If the API server has not answered, checkSharing
-// must be called again.
+// feature gate DRAConsumableCapacity, an API server drops the fields for sharing. The scheduler would then give the whole device
+// to one claim. checkSharing creates a slice in a dry run, which changes nothing. If the API server has not answered,
+// checkSharing must be called again.
 func (d *driver) checkSharing(ctx context.Context) (answered bool, problem string) {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
 	slice.Spec = resourceapi.ResourceSliceSpec{

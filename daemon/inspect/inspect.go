@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// enumeratePause is the time between two attempts to enumerate the devices until the first attempt succeeds.
+// enumeratePause is the time between two attempts to enumerate the devices. It applies until an attempt has succeeded.
 const enumeratePause = time.Second
 
 // Options configures an inspector.
@@ -27,8 +27,8 @@ type Options struct {
 	Post func(f func())
 	// Host returns the host for an inspection that is about to begin.
 	Host func() *device.Host
-	// Seen is called with the results of an inspection. It reports whether the subject should be inspected again without waiting
-	// for an event.
+	// Seen is called with the results of an inspection. It returns true if the subject should be inspected again, even if no event
+	// arrives.
 	Seen func(s *Subject) (unfinished bool)
 	// Stuck is called if the inspection of a subject does not return.
 	Stuck func(s *Subject)

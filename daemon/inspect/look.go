@@ -30,8 +30,8 @@ const (
 	renameLimit = 2 * time.Second
 )
 
-// maxRunning returns the number of slots, which is the maximum number of simultaneous inspections without the slow ones. It is
-// larger than the number of processors, because an inspection spends most of its time waiting for the kernel.
+// maxRunning returns the number of slots. This is the maximum number of simultaneous inspections, except slow ones. It is larger
+// than the number of processors, because an inspection spends most of its time waiting for the kernel.
 func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the state of a subject's inspection.
@@ -64,7 +64,7 @@ type Subject struct {
 // Removed reports whether the inspector has dropped the subject because an inspection found no hardware.
 func (s *Subject) Removed() bool { return s.removed }
 
-// Vanished reports whether the last inspection found no hardware, and the reason may be that the device is being renamed.
+// Vanished reports whether the last inspection found no hardware, perhaps because the device is being renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
 // Due reports whether an inspection of the subject is running or waiting for a slot.
@@ -73,7 +73,8 @@ func (s *Subject) Due() bool { return s.phase != idle }
 // Looks returns the number of finished inspections of the subject.
 func (s *Subject) Looks() int { return s.looks }
 
-// Next returns the value that [Subject.Looks] will have when an inspection that begins now or later has finished.
+// Next returns a future value of [Subject.Looks]. When Looks has this value, an inspection that began after this call has
+// finished.
 func (s *Subject) Next() int {
 	if s.phase >= looking { // a running inspection began before this call, so its result may be too old
 		return s.looks + 2
@@ -81,8 +82,8 @@ func (s *Subject) Next() int {
 	return s.looks + 1
 }
 
-// reported stores a report from udev. If the report is the same as the old one, it keeps the old one to save memory, because the
-// sightings share memory with the old report.
+// reported stores a report from udev. An equal report does not replace the old one, because the sightings share memory with the
+// old one.
 func (s *Subject) reported(d udev.Device) {
 	if *s.udev != d {
 		newer := d // this copy lets d stay on the stack in most calls

@@ -21,7 +21,7 @@ type Known struct {
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
 
-// Member names a device and its resource, as a member of a bundle in the checkpoint. It is also used to name a bundle and the
+// Member names a device and its resource. The checkpoint uses it for a member of a bundle. It can also name a bundle and the
 // resource of the bundle.
 type Member struct {
 	Resource string `json:"resource"`
@@ -62,9 +62,9 @@ func booked(dir string) (map[string][]string, time.Time, error) {
 	return owners, written, err
 }
 
-// GivenByOthers returns the containers that got devices of a resource from another plugin. The result maps a key that identifies
-// the container to one of its devices. The kubelet's checkpoint contains the plugin's answer for each container. An answer from
-// another plugin lacks the variable that metalplug sets.
+// GivenByOthers returns the containers that got devices of a resource from another plugin. The keys of the result identify the
+// containers. Each value is the ID of a device that the container got. The kubelet's checkpoint contains the plugin's answer for
+// each container. An answer from another plugin lacks the variable that metalplug sets.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	all, _, err := checkpoint.Read(dir)
 	others := make(map[string]string)

@@ -37,8 +37,8 @@ const (
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but has written the checkpoint again, and the new checkpoint
-	// still names the device. This happens if only an init container of a pod has the device.
+	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device. This happens if only
+	// an init container of a pod has the device.
 	Named
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
 	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
@@ -78,11 +78,11 @@ type remembered struct {
 }
 
 // Ask finds out for each device whether a pod of the kubelet holds the device. A device is free if neither the listed pods nor
-// the checkpoint contain it in two consecutive calls. One call is not enough, because after the plugin has answered Allocate,
-// neither contains the device until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted]
-// from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still
-// names the device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init container
-// of the pod has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
+// the checkpoint contain it in two consecutive calls. One call is not enough. After the plugin has answered Allocate, the device
+// is in neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from
+// time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still names the
+// device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init container of the pod
+// has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed

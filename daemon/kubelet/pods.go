@@ -25,7 +25,7 @@ import (
 func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
 // podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app containers
-// of active pods. It contains the devices of all plugins, and so does the result of podsOf.
+// of active pods. Both the answer and the result contain the devices of all plugins.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
 	by := make(map[string][]api.Pod)
 	for _, pod := range answer.GetPodResources() {

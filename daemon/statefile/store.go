@@ -36,8 +36,7 @@ const retryInterval = 5 * time.Second
 type Store struct {
 	log  *slog.Logger
 	path string
-	// latest is a function that encodes the state to write next. It is nil if there is no state that the writer has not taken
-	// yet.
+	// latest is a function that encodes the state to write next. It is nil once the writer has taken this function.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
 	// Each caller that waits for a write sends a channel to asked. The writer sends the result of the write on that channel.

@@ -27,7 +27,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after it
+	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after this code
 )
 
 // version is set at build time for releases.
