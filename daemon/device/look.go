@@ -31,8 +31,8 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, the process may be a pod's.
-	// The pod may also have built another device on the disk.
+	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, the process may be a
+	// pod's. The pod may also have built another device on the disk.
 	claimed   bool
 	objection error // reason why the device must not be offered, before the rule's exceptions apply
 }

@@ -32,7 +32,8 @@ type Touch struct {
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read. The only error is [ErrInUse]. Print blocks for at most 20 s.
+// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read. The only error is
+// [ErrInUse]. Print blocks for at most 20 s.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil

@@ -94,8 +94,8 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. It waits for that for the
-// given number of milliseconds. With -1, it waits without a limit.
+// hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. It waits for that for
+// the given number of milliseconds. With -1, it waits without a limit.
 func hungUp(fd, timeout int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

@@ -121,8 +121,8 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 }
 
 // checkContent returns an error if the disk contains data that the request does not allow. No data is allowed if the disk must
-// be blank, or if the last pod left it blank. Data that changed after the operator adopted it, or after the last pod used the disk, is not allowed either. A known
-// signature forbids an erasure, unless the operator ordered the erasure.
+// be blank, or if the last pod left it blank. Data that changed after the operator adopted it, or after the last pod used the
+// disk, is not allowed either. A known signature forbids an erasure, unless the operator ordered the erasure.
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)

@@ -129,8 +129,8 @@ func checkMounts(t *Tree, d Disk) error {
 	return nil
 }
 
-// mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point is
-// empty if the line is about another device. The device number "0:N" means that the file system has no device or, like btrfs,
+// mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point
+// is empty if the line is about another device. The device number "0:N" means that the file system has no device or, like btrfs,
 // several devices. Only the source that was passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it, can then name a
 // block device. Follows Documentation/filesystems/proc.rst, 3.5.
 func mountOf(t *Tree, line string, d Disk) (part Node, where string) {

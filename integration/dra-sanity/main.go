@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dra-sanity checks a driver for Dynamic Resource Allocation against the rules on which the kubelet and the scheduler rely.
-// It takes the place of the kubelet, so it works with every driver.
+// Command dra-sanity checks a driver for Dynamic Resource Allocation against the rules on which the kubelet and the scheduler
+// rely. It takes the place of the kubelet, so it works with every driver.
 package main
 
 import (

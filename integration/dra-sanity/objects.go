@@ -158,9 +158,9 @@ func (t trial) claim(n int) *claim {
 	return t.allocate(t.driver, free[:n]...)
 }
 
-// allocate creates a claim with an allocation, like the scheduler, and a pod that uses it. Without a pod on the node, the identity
-// of the node cannot read the claim. The kubelet never starts this pod, because before it prepares claims, it waits for a ConfigMap that
-// does not exist. cleanUp removes both.
+// allocate creates a claim with an allocation, like the scheduler, and a pod that uses it. Without a pod on the node, the
+// identity of the node cannot read the claim. The kubelet never starts this pod, because before it prepares claims, it waits for
+// a ConfigMap that does not exist. cleanUp removes both.
 func (t trial) allocate(driver string, devices ...device) *claim {
 	t.count++
 	meta := metav1.ObjectMeta{Name: fmt.Sprintf("%s%d", t.prefix, t.count), Namespace: t.namespace}
