@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// startDelay is how long the daemon waits after its start before it returns unused memory to the kernel. Most of this memory was
-// used to enumerate the devices and to encode the first device list.
+// startDelay is the time from the start of the daemon until it returns unused memory to the kernel. Most of this memory was used
+// to enumerate the devices and to encode the first device list.
 const startDelay = 4 * time.Second
 
-// returnMemory returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration uses
+// returnMemory returns unused memory to the kernel after the start, and then every five minutes. Each periodic enumeration uses
 // as much memory as the start. One garbage collection does not free the memory in a sync.Pool, such as the bytes of an encoded
 // device list. A second collection is therefore needed.
 func (d *daemon) returnMemory(ctx context.Context, ready func()) error {

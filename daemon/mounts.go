@@ -28,8 +28,8 @@ const recheck = time.Second
 // several paths, all these paths have the same view.
 type view struct{ device, path string }
 
-// deleted is the suffix that the kernel appends to the root of a mount in mountinfo after the mounted directory was removed
-// (d_path in fs/d_path.c; show_mountinfo adds a slash).
+// deleted is a suffix in mountinfo. The kernel appends it to the root of a mount when the mounted directory is removed (d_path in
+// fs/d_path.c; show_mountinfo adds a slash).
 const deleted = "//deleted"
 
 // viewOf returns the view of a path in a mount namespace, or the zero view if it is unknown. The parameter mountinfo is the text

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-holders reports to metalplugd which processes have device nodes open. It reads one request from its standard
-// input, which is a seqpacket socket, sends the answer, and exits. It opens no device. It needs CAP_SYS_PTRACE,
+// Command metalplug-holders reports to metalplugd which processes have device nodes open. Its standard input is a seqpacket
+// socket. The command reads one request from it, sends the answer, and exits. It opens no device. It needs CAP_SYS_PTRACE,
 // CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE.
 package main
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-reset reads a disk, resets a device, or erases a disk. It reads one request from its standard input, which is
-// a socket, sends one answer, and exits. systemd starts it for each connection to metalplug-reset.socket.
+// Command metalplug-reset reads a disk, resets a device, or erases a disk. Its standard input is a socket. The command reads one
+// request from it, sends one answer, and exits. systemd starts it for each connection to metalplug-reset.socket.
 package main
 
 import (

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-unit runs one vendor unit for metalplugd. It reads one request from its standard input, which is a socket,
-// sends one answer, and exits. It needs no capability. It must run as root, because systemd accepts its requests only from uid 0.
+// Command metalplug-unit runs one vendor unit for metalplugd. Its standard input is a socket. The command reads one request from
+// it, sends one answer, and exits. It needs no capability. It must run as root, because systemd accepts its requests only from
+// uid 0.
 package main
 
 import (

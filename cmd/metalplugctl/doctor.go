@@ -33,8 +33,8 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor checks everything on a node that can withhold devices from pods. The doctor reports a check that is not possible as
-// skipped, and never as ok.
+// doctor checks everything on a node that can withhold devices from pods. A check that is not possible counts as skipped, and
+// never as ok.
 type doctor struct {
 	machine
 	ctx    context.Context

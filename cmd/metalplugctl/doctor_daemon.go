@@ -42,8 +42,8 @@ func (d *doctor) ask() error {
 	return err
 }
 
-// checkDaemon checks that metalplugd answers and is ready, that it reads the expected configuration, and that it can
-// write its files.
+// checkDaemon checks that metalplugd answers and is ready. It also checks that metalplugd reads the expected configuration and
+// can write its files.
 func (d *doctor) checkDaemon() (fine string) {
 	if d.askErr != nil {
 		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.askErr)

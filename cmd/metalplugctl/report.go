@@ -88,8 +88,8 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds the answers from metalplugd. It replaces the names of pods and users in the decoded fields, because a short name
-// may also be part of another word in the text.
+// answers adds the answers from metalplugd. It replaces the names of pods and users in the decoded fields. In the encoded text, a
+// short name may also be part of another word.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON

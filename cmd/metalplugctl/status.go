@@ -30,9 +30,9 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// allWell reports whether metalplugd is ready and there are no problems. It is a problem if a resource with devices is neither
-// registered nor held back for another plugin. It is also a problem if a device is neither healthy nor cordoned, if the last
-// reload was refused, or if metalplugd cannot write a file.
+// allWell reports whether metalplugd is ready and there are no problems. A refused reload and a file that metalplugd cannot write
+// are problems. A device is a problem if it is neither healthy nor cordoned. A resource with devices is a problem if it is
+// neither registered nor held back for another plugin.
 func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
 		if r.Expected() && !r.Connected && r.Held == "" {

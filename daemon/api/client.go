@@ -69,8 +69,8 @@ func (c Client) Post(ctx context.Context, path string, change, answer any) error
 	return c.decode(stream, err, answer)
 }
 
-// Stream sends a GET request for a path. The caller can read the answer from the result while the answer arrives, until the
-// caller closes the result or ctx ends.
+// Stream sends a GET request for a path. The caller can read the answer from the result while the answer arrives. Reading ends
+// when the caller closes the result or ctx ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return c.ask(ctx, "GET", path, nil)
 }

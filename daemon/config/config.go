@@ -22,7 +22,7 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.
 const (
-	// Direct is the value that replaces the path of a helper's socket if the helper runs as a child process.
+	// Direct replaces the path of a helper's socket. The helper then runs as a child process.
 	Direct = "direct"
 	// Auto is the reset method that selects one of the class's methods. The bound driver must survive the selected method. If
 	// there is no such method, the device is not reset.
@@ -160,9 +160,9 @@ type ResourceReset struct {
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s. For a resource with an erase method, it is 1 h if the device
-	// is erased after its release, and also with DRA. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth],
-	// Timeout applies only to the release, and the work before a start must end within 25 s.
+	// Timeout is the maximum duration of the work. The default is 20 s. With an erase method, the default is 1 h after a release,
+	// and always 1 h with DRA. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout applies only to the
+	// release, and the work before a start must end within 25 s.
 	Timeout time.Duration
 	// ScrubUnset reports whether the resource has class node and no file sets a scrub for it. Disks that match such a
 	// resource are not offered.

@@ -12,8 +12,7 @@ import (
 // resourceKey is the name of the only array of tables in a file.
 const resourceKey = "resource"
 
-// lineIndex maps keys to their lines. Each key is written as a dotted key, with the number of the table, counted from 0,
-// after "resource".
+// lineIndex maps keys to their lines. An example of a key is "resource.0.name", where 0 is the number of the table.
 type lineIndex map[string]int
 
 // newLineIndex combines the keys of a document with their lines. The parser ([toml.MetaData.Keys]) and the function

@@ -62,7 +62,7 @@ const (
 	// operator has forgotten.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
-	// answerTimeout limits how long it may take to read a request, to write its answer, and to write each line of events.
+	// answerTimeout is the time limit for reading a request, for writing its answer, and for writing each line of events.
 	answerTimeout = 30 * time.Second
 	// maxHeaderLen and maxBodyLen are the maximum sizes of the parts of a request in bytes. net/http adds 4 KiB to
 	// maxHeaderLen. The longest valid request is a claim with 32 devices.

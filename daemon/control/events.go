@@ -74,8 +74,8 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 	}}
 }
 
-// follower is a client that follows the events. It keeps one old snapshot, which shares most of its data with the newest
-// one, so a slow client needs little memory.
+// follower is a client that follows the events. It keeps one old snapshot. A slow client needs little memory, because this
+// snapshot shares most of its data with the newest one.
 type follower struct {
 	*Server
 	snapshot  *inventory.Snapshot // the snapshot of the events that were sent last

@@ -99,8 +99,8 @@ func (s *Server) CountReset(resource, method string, took time.Duration, err err
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result returns the label for the result of an action. A label must have a limited number of values, so it does not contain the
-// text of the error, which is in the log.
+// result returns the label for the result of an action. A label must have a limited number of values. The text of the error is
+// therefore only in the log.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -108,8 +108,8 @@ func result(err error) string {
 	return "ok"
 }
 
-// sendMetrics sends all metrics in the format that the client prefers. It collects them before it sends the first byte,
-// so that a client gets either all metrics or an error.
+// sendMetrics sends all metrics in the format that the client prefers. All metrics are collected before the first byte is sent. A
+// client therefore gets either all metrics or an error.
 func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }

@@ -63,8 +63,7 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 }
 
 // drain blocks until no request is in progress, for at most 10 s. Without drain, the library would close its connections
-// immediately. If a request was in progress for a pod, the pod would then get an event which says that its devices cannot be
-// prepared.
+// immediately. A pod with a request in progress would then get an event that its devices cannot be prepared.
 func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
 	for idle := 0; idle < 2 && time.Now().Before(end); idle++ {

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// If a device fails fallLimit times within fallWindow, it stays Unhealthy until it has worked without a failure for the
+	// If a device fails fallLimit times within fallWindow, it stays Unhealthy. The device must then work without a failure for the
 	// duration calm. It is better for a pod to wait for another device than to get one that fails repeatedly.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute

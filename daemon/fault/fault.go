@@ -13,8 +13,8 @@ import (
 )
 
 // Record contains the faults of all hardware. It is valid until the next boot, which resets the hardware. A fault belongs to a
-// sysfs path rather than to a device, so a device that is later found at a faulty path is also Unhealthy. The zero value has no
-// faults.
+// sysfs path and not to a device. A device that is later found at a faulty path is therefore also Unhealthy. The zero value has
+// no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
 	// Marks contains the marks that still apply, oldest first.

@@ -235,8 +235,8 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 }
 
 // pause returns the time until the next inspection of an incomplete device. It is a quarter of the time since the device was
-// first found incomplete, or the duration of the last inspection if that is longer. On a busy node, inspections take longer, and
-// retries are therefore less frequent. The result is at least retryFirst and at most retryLast.
+// first found incomplete, but not shorter than the last inspection. On a busy node, inspections take longer, and retries are
+// therefore less frequent. The result is at least retryFirst and at most retryLast.
 func pause(since, took time.Duration) time.Duration {
 	return min(max(retryFirst, since/4, took), retryLast)
 }

@@ -24,8 +24,8 @@ type membership struct {
 	bundleResource string // the resource of the bundle
 	asideReason    string // why the device is offered neither on its own nor in a bundle, or empty
 	// vacant is set if asideReason is not empty and the kubelet has confirmed that no pod holds the device. Only a disk with a
-	// tenant's data can be vacant. Such a disk stays assigned to its resource and is listed as Unhealthy, so that metalplug
-	// erases it as that resource requires.
+	// tenant's data can be vacant. Such a disk stays assigned to its resource and is listed as Unhealthy. metalplug then erases the
+	// disk as that resource requires.
 	vacant bool
 }
 

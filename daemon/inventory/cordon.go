@@ -18,7 +18,7 @@ var ErrUnknownDevice = errors.New("no such device")
 // errStopped is the error for calls after the inventory has stopped.
 var errStopped = errors.New("the inventory has stopped")
 
-// mayHaveBeen is the reason that metalplug gives for the cordons that it sets if the state file is lost.
+// mayHaveBeen is the reason for the cordons that metalplug sets after the state file was lost.
 const mayHaveBeen = "the device may have been cordoned before the state was lost; if it was not, uncordon it"
 
 // Cordon withholds a device from new pods until [Inventory.Uncordon] is called. Until then, the device is Unhealthy in the device

@@ -127,8 +127,8 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 	return nil
 }
 
-// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls to Allocate
-// see this snapshot or a newer one. Without devices, Started waits for the first snapshot. It returns an error if ctx or the
+// Started waits until a snapshot shows that a container was started with each of these devices. All later calls to Allocate see
+// this snapshot or a newer one. Without devices, Started waits for the first snapshot. It returns an error if ctx or the
 // inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return i.await(ctx, func(s *Snapshot) bool {

@@ -78,8 +78,8 @@ type hold struct {
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// forget discards the evidence for another plugin. It also records the containers that already have devices from another plugin,
-// because these containers do not prove that the other plugin is still running.
+// forget discards the evidence for another plugin. It also records the containers that already have devices from another plugin.
+// These containers do not prove that the other plugin is still running.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -308,8 +308,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes the endpoint's stream and the parked connection of an earlier endpoint. It returns how long to wait until the
-// kubelet has processed the end of these connections, or 0 if neither was open.
+// unpark closes the endpoint's stream and the parked connection of an earlier endpoint. The result is the time that the kubelet
+// needs to process the end of these connections, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.client() != nil
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

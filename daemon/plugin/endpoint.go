@@ -185,8 +185,8 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge performs the missing steps until the kubelet knows the endpoint's devices. It returns the time after which the
-// endpoint must check again even if no event arrives, or 0 if this is not necessary.
+// converge performs the missing steps until the kubelet knows the endpoint's devices. It returns the time until the next check
+// without an event, or 0 if no such check is necessary.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)
@@ -244,8 +244,7 @@ func absent(path string) error {
 }
 
 // complain logs an error once, instead of at every attempt. The error stays in the status until the kubelet knows the resource.
-// If the directory is missing, the level of the message is only info, because the kubelet creates the directory when it first
-// starts.
+// A missing directory is logged only at level info, because the kubelet creates the directory at its first start.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
 	if complaint == e.lastStatus().Complaint {
@@ -283,6 +282,6 @@ type Metrics struct {
 	// Answered is called for each Allocate call, and for each PreStartContainer call that is refused.
 	Answered   func(resource, call string, err error)
 	Registered func(resource string, err error) // called after each attempt to register
-	// Sent is called after a list was sent because of an event, with the time since that event.
+	// Sent is called when a list that an event caused has been sent. The argument is the time since that event.
 	Sent func(sinceEvent time.Duration)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
-// Parked keeps a connection from the kubelet open after the endpoint has ended, while another plugin serves the resource.
-// Before Kubernetes 1.37, the kubelet would mistake the end of this connection for the end of the other plugin. The service
-// manager keeps a copy of the descriptor for the next process. The methods of Parked are safe for concurrent use. The zero
-// value holds no connection.
+// Parked keeps a connection from the kubelet open while another plugin serves the resource. The connection stays open even after
+// the endpoint has ended. Before Kubernetes 1.37, the kubelet would mistake the end of this connection for the end of the other
+// plugin. The service manager keeps a copy of the descriptor for the next process. The methods of Parked are safe for concurrent
+// use. The zero value holds no connection.
 type Parked struct {
 	Store  func(name string, f *os.File) error // passes a copy to the service manager
 	Remove func(name string) error             // makes the service manager close its copy

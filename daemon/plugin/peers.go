@@ -138,7 +138,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	// If metalplugd may not connect to the plugin, the plugin counts as running as long as its socket file exists.
+	// metalplugd may not connect to this plugin. Such a plugin counts as running while its socket file exists.
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return
 	}

@@ -25,7 +25,7 @@ type streams struct {
 	kubelet *clients.Client // nil in tests that make calls without a connection
 	waiting bool            // the next client that makes a call is the kubelet
 	live    map[*stream]bool
-	// when the kubelet last opened a stream, or zero if it has not done so since the endpoint began to register
+	// when the kubelet last opened a stream; set to zero when the endpoint begins to register
 	opened time.Time
 	ended  time.Time     // when the kubelet's last stream ended
 	lived  time.Duration // how long the stream that ended was open

@@ -166,8 +166,7 @@ const keepsData = `: this drive keeps data that is discarded; scrub = "zero" era
 
 // check returns the reason why the erasure is not verified, or nil. After a change of the key, a block contains random data. If
 // a block was not read before the erasure, it counts as changed only if another block has changed. Otherwise, the drive may have
-// erased only a part of the disk. Blocks of ff among blocks
-// of 00 may be data.
+// erased only a part of the disk. Blocks of ff between blocks of 00 may be data.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
 		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)
