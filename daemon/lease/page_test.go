@@ -84,30 +84,30 @@ func unique(texts []string) []string {
 
 const introduction = `# The lease of a device
 
-Each device has one lease, which is its state between two tenants. A tenant is a pod or a claim. Package ` + "`daemon/lease`" + `
-contains the table below as data, and a test generates this page from the table.
+Each device has one lease. The lease is the state of the device between two tenants. A tenant is a pod or a claim. Package
+` + "`daemon/lease`" + ` contains the table below as data, and a test generates this page from the table.
 
 A lease also records:
 
-- whether a tenant has the device, and whether a container was started with it
-- the UIDs of its tenants
+- whether a tenant has the device, and whether a container of this tenant was started
+- the UIDs of the tenants
 - whether a tenant of this node wrote the content of the disk
 - why the last preparation or clean-up failed
 
-metalplugd saves these facts in ` + "`/var/lib/metalplug/state.json`" + `.
+metalplugd saves all leases in ` + "`/var/lib/metalplug/state.json`" + `.
 
-The test ` + "`TestExplore`" + ` visits every state that the kubelet, pods, the operator, hardware changes and crashes can cause. In
-each state, the test checks that these statements are true:
+The test ` + "`TestExplore`" + ` visits each state of a device that the kubelet, pods, the operator, hardware changes and crashes
+can cause. In each state, the test checks that these statements are true:
 
-- metalplug erases only data from tenants on this node, and disks that an operator ordered it to erase.
+- metalplug erases a disk only if the data is from a tenant on this node, or if an operator has ordered the erasure.
 - No tenant gets a disk that contains another tenant's data.
-- The ID of a device stays in the device list while the kubelet holds it.
-- A repeated start of a container does not erase the data of its own pod.
-- After a boot, metalplug attributes the content of a disk to a tenant only in two cases. Either the content has not changed since
-  the tenant ended, or the same tenant starts a container with the disk again. If a tenant held a disk when the node went
+- While the kubelet has allocated a device, the ID of the device stays in the device list.
+- If a container of a pod starts again, metalplug does not erase the data of this pod.
+- After a boot, metalplug treats the content of a disk as a tenant's data only in two cases. Either the content has not changed
+  since the tenant ended, or the same tenant starts a container with the disk again. If a tenant held a disk when the node went
   down, another machine may have used the disk. If this tenant does not start again, the disk becomes unproven, and the
   operator decides what happens to the disk.
-- A container starts only if the kubelet's checkpoint names its pod.
-- From every state, a device can become free, or reach a state in which it waits for an operator's order.
+- A container starts only if the kubelet's checkpoint names the pod of this container.
+- A device in any state can become free, or can reach a state in which the device waits for an operator's order.
 
 `
