@@ -40,7 +40,7 @@ type running struct {
 }
 
 // apply starts endpoints for new resources, restarts those of changed resources, and stops those of removed resources. A resource
-// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls started when each new endpoint has
+// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls started() when each new endpoint has
 // tried once to reach the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()

@@ -88,7 +88,7 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	}, "erase with this `METHOD` (default: the resource's)", true)
 }
 
-// erasingCommand adds the code and the flags to a command that can erase a disk. If the parameter always is false, the command
+// erasingCommand adds the code and the flags to a command that can erase a disk. If the parameter "always" is false, the command
 // erases the disk only with the flag --scrub.
 func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
@@ -110,8 +110,8 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter may is a
-// function. It returns the ID of a named device, or an error if the device must not be changed. If the parameter is nil,
+// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter "may" is
+// a function. It returns the ID of a named device, or an error if the device must not be changed. If the parameter is nil,
 // metalplugd resolves the name. After a device that cannot be changed, the command continues with the next one. It stops if
 // metalplugd does not answer.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {

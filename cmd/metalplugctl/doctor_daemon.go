@@ -138,7 +138,7 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter without contains the
+// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter "without" describes the
 // problem that a missing socket causes. The parameter remedy is a command that creates the socket.
 func (d *doctor) checkSocket(name, without, remedy string) {
 	info, err := os.Stat(d.path(name))

@@ -56,7 +56,7 @@ func (o *clientOptions) ask(cmd *cobra.Command) (devices []api.Device, resources
 	return devices, resources, err
 }
 
-// devices writes a table of devices. If the parameter all is true, the table includes devices that are not offered, and has a
+// devices writes a table of devices. If the parameter "all" is true, the table includes devices that are not offered, and has a
 // column for PCI addresses.
 func (s *screen) devices(devices []api.Device, resources []api.Resource, all bool) {
 	held := make(map[string]string)

@@ -39,7 +39,7 @@ var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a
 func picture(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}
-	// The variable node contains the NUMA node of the host bridge that was drawn last.
+	// node is the NUMA node of the host bridge that was drawn last.
 	node := ""
 	for _, host := range root.below {
 		if now := numaNode(host.first().NUMANode); now != node {
@@ -105,7 +105,7 @@ func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	return d.y - rowHeight + boxHeight/2
 }
 
-// box draws a box that contains the text head. The parameter below is the second line of text, or empty.
+// box draws a box that contains the text head. The parameter "below" is the second line of text, or empty.
 func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.width = max(d.width, left+boxWidth)
 	fmt.Fprintf(d, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" stroke=\"#555\"%s/>\n", left, top, boxWidth, boxHeight, colour, style)

@@ -103,8 +103,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree. The result ends contains the GPUs and HCAs for the table of distances. The result elsewhere is the
-// number of devices that are not on PCI.
+// treeOf returns the PCI tree. It also returns the GPUs and HCAs for the table of distances, and the number of devices that are
+// not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)

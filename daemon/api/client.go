@@ -44,8 +44,8 @@ func (r *Refused) Error() string { return r.Text }
 const clientLimit = 30 * time.Second
 
 // Client sends requests to the control socket with the path Socket. It opens a new connection for each request, because a command
-// sends only one or two requests. Its methods are safe for concurrent use. An error is either a [*Refused], or wraps
-// [ErrNoAnswer], or describes an invalid answer.
+// sends only one or two requests. Its methods are safe for concurrent use. An error is a [*Refused], wraps [ErrNoAnswer], or
+// describes an invalid answer.
 type Client struct {
 	Socket string
 }

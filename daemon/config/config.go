@@ -37,20 +37,20 @@ const (
 	Spread = "spread" // devices with the fewest shares in use, for devices with several shares
 )
 
-// Values of the key inject, which decides how a container gets its devices.
+// Values of the key inject. The key decides how a container gets its devices.
 const (
 	InjectNodes = "nodes" // containers get a list of device nodes
 	InjectCDI   = "cdi"   // containers get CDI device names, which the runtime must support
 )
 
-// Values of the key when, which decides when a device is reset and erased.
+// Values of the key "when". The key sets the times at which a device is reset and erased.
 const (
 	WhenStart   = "start"   // before a container starts
 	WhenRelease = "release" // after the last container with the device has ended
 	WhenBoth    = "both"
 )
 
-// Values of the key serve, which selects the API that offers the devices to the kubelet.
+// Values of the key serve. The key selects the API that offers the devices to the kubelet.
 const (
 	ServePlugin = "plugin" // through the device plugin API
 	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)

@@ -35,8 +35,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is the error for an invalid configuration. It contains all errors and is never empty. The errors are sorted by
-// file, in the order in which the files are read, and then by line.
+// Problems is the error for an invalid configuration. It contains all errors and is never empty. The errors are sorted by file
+// and then by line. The files come in the order in which metalplug reads them.
 type Problems []Problem
 
 // Error returns all problems, one on each line.

@@ -65,8 +65,8 @@ func (s *Server) changing(change func(ctx context.Context, id string, c request)
 	})
 }
 
-// perform calls the function change without the time limits of a request, because erasing a disk can take hours. It sends the
-// result or the error. The parameter invalid is an error from reading the request, or nil.
+// perform calls change() without the time limits of a request, because erasing a disk can take hours. It sends the result or the
+// error. The parameter invalid is an error from reading the request, or nil.
 func perform(w http.ResponseWriter, invalid error, change func() (any, error)) {
 	_, tooLarge := errors.AsType[*http.MaxBytesError](invalid)
 	switch {

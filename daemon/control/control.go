@@ -151,7 +151,7 @@ func (s *Server) Reloaded(pending []string, err error) {
 	s.Changed()
 }
 
-// SetHolders records which pods hold each device. The keys of the map by are device IDs. The caller must not modify this map
+// SetHolders records which pods hold each device. The keys of the map are device IDs. The caller must not modify this map
 // afterwards.
 func (s *Server) SetHolders(by map[string][]api.Pod) { s.holders.Store(&by) }
 

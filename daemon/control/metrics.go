@@ -24,9 +24,9 @@ import (
 // included.
 //
 // The number of series depends on the configuration and the hardware. Each scrape creates the series, so removed devices and
-// pods that have ended have no series. For 10,000 devices, there are about 10,000 series each of metalplug_device_health,
-// _state, _info and _cordoned. metalplug_device_allocated has one series for each container that holds a device. The kubelet
-// admits at most a few hundred containers on a node.
+// pods that have ended have no series. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has about
+// 10,000 series. metalplug_device_allocated has one series for each container that holds a device. The kubelet admits at most a
+// few hundred containers on a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec

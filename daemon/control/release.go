@@ -28,8 +28,8 @@ func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 // releases maps device IDs to the times when the devices were released. The time is zero while a pod holds the device.
 type releases map[string]time.Time
 
-// next returns the releases after a new snapshot. It calls the function offered for each device that is offered again. It
-// omits devices that are cordoned or absent, because these wait for an operator.
+// next returns the releases after a new snapshot. It calls offered() for each device that is offered again. It omits devices that
+// are cordoned or absent, because these wait for an operator.
 func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func(took time.Duration)) releases {
 	next := make(releases)
 	for d := range snapshot.All() {

@@ -56,7 +56,7 @@ type Subject struct {
 
 	began    time.Time   // when the last inspection began
 	looks    int         // number of finished inspections
-	vanished time.Time   // when an inspection first found nothing although udev had reported no removal, or zero
+	vanished time.Time   // when an inspection first found nothing before udev reported a removal, or zero
 	retry    *time.Timer // starts the next inspection of an incomplete device
 	waiting  time.Time   // when the device was first found incomplete, or zero
 }

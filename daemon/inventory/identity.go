@@ -82,7 +82,7 @@ func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 }
 
 // entryFor returns the entry for a device that was found in a subject. If two subjects claim the same ID, the result is nil until
-// one of them gets the ID. The parameter before contains the IDs that were contested at the last inspection.
+// one of them gets the ID. The parameter "before" contains the IDs that were contested at the last inspection.
 func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {

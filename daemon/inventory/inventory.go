@@ -65,7 +65,7 @@ type Options struct {
 	Remembered map[string]map[string]kubelet.Known
 	Audit      time.Duration // interval at which all devices are enumerated again in case an event was lost, or 0 for never
 	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
-	Grace      time.Duration // the minimum time after Allocate before a device can be free, by default 30 s
+	Grace      time.Duration // minimum time from Allocate until a device can be free, by default 30 s
 	Log        *slog.Logger
 }
 
@@ -117,9 +117,9 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. The parameter
-// as maps each device to the IDs that the kubelet uses for it. The parameter asker identifies the running kubelet, and is empty
-// if unknown. A kubelet allocates for one container at a time. A new request therefore shows that the kubelet's earlier requests
+// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. For each
+// device, the map contains the IDs that the kubelet uses. The parameter asker identifies the running kubelet, and is empty if
+// unknown. A kubelet allocates for one container at a time. A new request therefore shows that the kubelet's earlier requests
 // have ended. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
@@ -162,8 +162,7 @@ func (i *Inventory) LookAgain(ids ...string) {
 }
 
 // SetRules replaces the rules and queues an inspection of all devices. The parameter remembered is like
-// [Options].Remembered. The returned channel is closed when the first snapshot that uses only the new rules is published.
-// SetRules does not wait.
+// [Options].Remembered. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {

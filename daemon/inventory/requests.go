@@ -113,9 +113,8 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	return i.Store.Flush(ctx)
 }
 
-// changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed.
-// Either the function change has returned this error, or the change could not be saved. In the second case, changeDurably has
-// called the function undo.
+// changeDurably calls change(), and returns nil once the change is on disk. After an error, nothing has changed. Either change()
+// has returned this error, or the change could not be saved. In the second case, changeDurably has called undo().
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	if err := i.ask(ctx, change); err != nil {
 		return err
@@ -136,7 +135,7 @@ func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	})
 }
 
-// await waits until the function wanted returns true for the newest snapshot.
+// await waits until wanted() returns true for the newest snapshot.
 func (i *Inventory) await(ctx context.Context, wanted func(*Snapshot) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()

@@ -114,7 +114,7 @@ type reservation struct {
 
 // Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls
 // [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest state
-// of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error which says that the inventory has stopped.
+// of the first device. The error is [ErrUnknownDevice] or the error of ctx. Any other error means that the inventory has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
 	c := &reservation{ids: ids, ready: make(chan *Status, 1)}
 	i.post(func(l *loop) {

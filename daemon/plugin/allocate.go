@@ -235,7 +235,7 @@ func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Gran
 }
 
 // Admit allocates n devices of the resource to the container of a new pod, as the kubelet does when it admits the pod. The
-// endpoint need not run. The function taken reports whether an earlier pod holds a device or share.
+// endpoint need not run. The callback taken() reports whether an earlier pod holds a device or share.
 func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Granted, error) {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)

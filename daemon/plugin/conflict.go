@@ -54,7 +54,7 @@ const (
 )
 
 // conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these facts.
-// The field asked is an exception, which other goroutines set.
+// Other goroutines may set the field "asked", but no other field.
 type conflict struct {
 	e            *Endpoint
 	asked        atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back

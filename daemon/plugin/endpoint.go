@@ -123,8 +123,8 @@ func (e *Endpoint) lastStatus() api.Standing {
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls the function started after its first
-// attempt to find a kubelet. By then, the endpoint's socket exists, unless the kubelet's directory is missing.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started() after its first attempt to find
+// a kubelet. By then, the endpoint's socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)

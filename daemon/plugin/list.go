@@ -18,7 +18,7 @@ import (
 const listSize = 4 << 20
 
 // response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. response therefore omits
-// devices from such a list. The result left is the number of omitted devices.
+// devices from such a list. The second result is the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	if all := len(list.Devices); proto.Size(list) > listSize {

@@ -154,7 +154,7 @@ func (q *request) unbar(offer *inventory.Offer) {
 }
 
 // cheapest returns, for each possible number of shares below a node, the cheapest choice. The result is indexed by the number of
-// shares. The parameter above is the depth of the node's parent.
+// shares. The parameter "above" is the depth of the node's parent.
 func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	best := q.singles(node)
 	for _, below := range node.Below {

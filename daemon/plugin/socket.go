@@ -72,8 +72,8 @@ type socket struct {
 	own      identity          // identity of the socket that the listener created
 }
 
-// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there. The
-// result made is the new listener, or nil if the socket exists.
+// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there. ensure
+// returns the new listener, or nil if the socket exists.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener != nil && socketIdentity(s.path).sameFile(s.own) {
 		return nil, nil

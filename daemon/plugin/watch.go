@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches the kubelet's directory until ctx ends. It calls the function started once it can no longer miss an event.
+// Run watches the kubelet's directory until ctx ends. It calls started() when it can no longer miss an event.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err

@@ -39,7 +39,7 @@ type Store struct {
 	// latest is a function that encodes the state to write next. It is nil once the writer has taken this function.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
-	// Each caller that waits for a write sends a channel to asked. The writer sends the result of the write on that channel.
+	// Each caller that waits for a write sends a channel to the writer. The writer sends the result of the write on that channel.
 	asked   chan chan error
 	closing chan struct{}     // closed by Close
 	ended   chan struct{}     // closed when the writer has ended
