@@ -24,8 +24,8 @@ import (
 // directory, which causes the event, and then removes the directory.
 const recheck = time.Second
 
-// view identifies the directory at a path by its file system and its path within that file system. If a directory is mounted at
-// several paths, all these paths have the same view.
+// view identifies a directory by its file system and by its path within this file system. If the directory is mounted at several
+// places, all these places have the same view.
 type view struct{ device, path string }
 
 // deleted is a suffix in mountinfo. The kernel appends it to the root of a mount when the mounted directory is removed (d_path in

@@ -34,9 +34,9 @@ func Open(dir string) (*Watch, error) {
 }
 
 // Rearm watches the directory if it exists now. Otherwise, it watches the nearest existing parent, to notice the creation of the
-// directory. There are no events for changes or mounts above that parent. A caller that needs to know about them must check the
-// path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost.
-// Rearm is safe for concurrent use.
+// directory. There are no events for changes or mounts above that parent. A caller that needs such events must check the path
+// from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost. Rearm is
+// safe for concurrent use.
 func (w *Watch) Rearm() error {
 	if err := rearm(w.dir, w.Add); err != nil {
 		return fmt.Errorf("%s: %w", w.dir, err)

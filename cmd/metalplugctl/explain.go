@@ -94,7 +94,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets t.Unfilled if the key match or the key exclude of a rule matches no device.
+// compare sets t.Unfilled if the "match" or "exclude" patterns of a rule match no device.
 func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*device.Class) *device.Population) {
 	key, text := "", ""
 	switch {

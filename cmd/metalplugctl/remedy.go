@@ -15,8 +15,7 @@ const (
 	restart   = "systemctl restart metalplugd"
 	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnect = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
-	// moveFile is the remedy if a part of the path of the kubelet's directory is a file. The kubelet cannot start with such a
-	// file.
+	// moveFile is the remedy if a file blocks the path of the kubelet's directory. The kubelet cannot start with such a file.
 	moveFile = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"
 )
 

@@ -29,7 +29,7 @@ const (
 	unitSize = 255
 	// socketSize is the maximum length of the path of a unix socket (sun_path in unix(7) without the terminating NUL).
 	socketSize = 107
-	// endpoint is as long as the names of metalplug's sockets in the device plugin directory.
+	// endpoint has the length of the names of metalplug's sockets in the device plugin directory.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
@@ -79,7 +79,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkCDIKind checks a CDI kind as the CDI specification requires in the section "Kind". The kind may be empty.
+// checkCDIKind checks a CDI kind against the section "Kind" of the CDI specification. The kind may be empty.
 func checkCDIKind(kind string) error {
 	if kind == "" {
 		return nil

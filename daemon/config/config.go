@@ -160,12 +160,12 @@ type ResourceReset struct {
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s. With an erase method, the default is 1 h after a release,
-	// and always 1 h with DRA. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout applies only to the
+	// Timeout is the maximum duration of the work. The default is 20 s. For an erasure after a release, and for every erasure with
+	// DRA, the default is 1 h. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout applies only to the
 	// release, and the work before a start must end within 25 s.
 	Timeout time.Duration
-	// ScrubUnset reports whether the resource has class node and no file sets a scrub for it. Disks that match such a
-	// resource are not offered.
+	// ScrubUnset is true for a resource of class node for which no file sets a scrub. Disks that match such a resource are not
+	// offered.
 	ScrubUnset bool
 }
 
@@ -224,7 +224,7 @@ func (r Resource) Rule() device.Rule {
 // ClearedAtRelease reports whether there is work to do after the last container with a device has ended.
 func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Units.Release != "" }
 
-// NeedsSpec reports whether the container runtime needs a CDI spec written by metalplug for the devices.
+// NeedsSpec reports whether metalplug must write a CDI spec for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
 // WritesSpecs reports whether the daemon writes CDI specs for the resource. It writes either one spec for all devices or one

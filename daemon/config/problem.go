@@ -70,7 +70,7 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// otherWords lists, for each key, values that users of other programs may write, with the correct values.
+// otherWords lists wrong values that users of other programs may write for a key. It maps each wrong value to the correct one.
 var otherWords = map[string]map[string]string{
 	"class": {
 		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",

@@ -117,7 +117,7 @@ func checkNarrow(t *table, r Resource) {
 
 func takeClass(t *table, r *Resource) {
 	if t.choice("class", "class", &r.Class, classNames...); t.has("class") {
-		return // the search for a remedy below takes longer than reading all files, so it must not run without need
+		return // the search below for a remedy is slower than reading all files, so it must not run without need
 	}
 	wanted := "a resource that overrides no other needs class " + Alternatives(classNames)
 	for _, values := range builtin {

@@ -104,8 +104,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices that meet the given condition. It omits devices without a class. If the flag near is set, it
-// explains the device nearest to such a device instead.
+// explain explains the udev devices that meet the given condition. It omits devices without a class. If the flag "near" is set,
+// it explains the device that is nearest to an omitted device.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {

@@ -115,7 +115,7 @@ func (n *Inspector) Event(e udev.Event) {
 	}
 }
 
-// hint queues an inspection of each subject that may have changed according to an event from udevd.
+// hint queues an inspection of each subject that an event from udevd may affect.
 func (n *Inspector) hint(e udev.Event) {
 	d := e.Device
 	if n.enumerating {

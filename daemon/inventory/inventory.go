@@ -42,8 +42,8 @@ const (
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
-	// crowdInterval is the minimum time to the next snapshot if the last snapshot changed more devices than the constant
-	// crowd. After that many changes, more changes are likely.
+	// crowdInterval is the minimum time to the next snapshot after a snapshot with more than crowd changed devices. After that many
+	// changes, more changes are likely.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
 	// saveDelay is how long metalplugd waits before it saves a change, so that the kubelet gets the change first.
@@ -63,7 +63,7 @@ type Options struct {
 	// Remembered contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list includes these devices even if the state file is lost.
 	Remembered map[string]map[string]kubelet.Known
-	Audit      time.Duration // interval at which all devices are enumerated again in case an event was lost, or 0 for never
+	Audit      time.Duration // interval at which all devices are enumerated, in case an event was lost; 0 means never
 	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
 	Grace      time.Duration // minimum time from Allocate until a device can be free, by default 30 s
 	Log        *slog.Logger

@@ -26,7 +26,7 @@ type Status struct {
 	Resource string       // resource whose list contains the device, or empty; a member of a bundle is in no list
 	Bundle   string       // the ID of the device's bundle, or empty
 	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
-	Taker    string       // the resource that matches the device, even if the device is not offered, or empty
+	Taker    string       // the resource that matches the device, which need not be offered; empty if no resource matches
 	HeldAs   []string     // the IDs under which pods may hold the device, sorted
 	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
@@ -36,7 +36,7 @@ type Status struct {
 	Written  *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
-	Blocked     string       // why the disk cannot be adopted, for example because the host uses it, or empty
+	Blocked     string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
 	Init        string       // the vendor unit that must run before a tenant gets the device, or empty
 	Todo        verdict.Todo // the pending work of a device without a tenant
 }

@@ -159,7 +159,7 @@ func (l *loop) save() {
 		return
 	}
 	l.unsaved = false
-	if l.lost && !l.isReady { // otherwise the next start would mistake the devices that were found so far for the whole state
+	if l.lost && !l.isReady { // otherwise the saved state would contain only the devices that were found so far
 		return
 	}
 	devices := make([]record, 0, len(l.entries))

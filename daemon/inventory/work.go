@@ -34,7 +34,7 @@ type window struct {
 	reason        string           // the reason why the device is Unhealthy in this period
 	absentUntil   time.Time        // end of the time in which the device may be absent after a reset by metalplug
 	relook        *inspect.Subject // the subject that needs a new inspection
-	lookNumber    int              // number of inspections of the subject that must return before the window ends
+	lookNumber    int              // number of inspections that must return before the window ends
 	delay         string           // why pending work is delayed, for example because a process has the device open
 	diskBefore    evidence.Disk    // the disk at the beginning of the work
 	provenDiskseq string           // diskseq after the work, if the helper has proven that the medium is the same

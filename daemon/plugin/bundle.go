@@ -77,8 +77,8 @@ func (s service) ready(devices []*inventory.Status) error {
 	return nil
 }
 
-// start prepares all devices for a container at the same time. Each member of a bundle is prepared as the member's own
-// resource requires.
+// start prepares all devices for a container at the same time. It prepares each member of a bundle according to the member's own
+// resource.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

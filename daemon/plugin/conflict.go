@@ -309,7 +309,7 @@ func (c *conflict) notHeld() {
 }
 
 // unpark closes the endpoint's stream and the parked connection of an earlier endpoint. The result is the time that the kubelet
-// needs to process the end of these connections, or 0 if neither was open.
+// needs to process the end of these connections. It is 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.client() != nil
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

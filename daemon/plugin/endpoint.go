@@ -59,7 +59,7 @@ const (
 type Resource struct {
 	Name        string
 	Shares      int    // number of times that each device is offered; 0 means 1
-	Spread      bool   // prefer devices with the fewest shares in use over devices that are near each other
+	Spread      bool   // prefer devices with few shares in use to devices that are near each other
 	Permissions string // a container's permissions on the nodes, from the letters "rwm"
 	Optional    bool   // register the resource only after it has had a device
 	Yields      bool   // do not register while another plugin serves the name

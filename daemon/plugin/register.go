@@ -55,9 +55,10 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on it is still the same
-// kubelet, the socket was only recreated or relabelled. If another process listens on it, the old kubelet is still running. In
-// this case, replaced ends the stream of the old kubelet, and Run then registers with the new kubelet.
+// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on the new socket is
+// still the same kubelet, the socket was only recreated or relabelled. If another process listens on the new socket, the old
+// kubelet is still running. In this case, replaced ends the stream of the old kubelet, and Run then registers with the new
+// kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
