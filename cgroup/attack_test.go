@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,7 @@ var attacks = map[string]func(args []string) error{
 	"role=overlay":    overlay,
 	"role=moving":     moving,
 	"role=chain":      chain,
+	"role=relay":      relay,
 	"role=exit":       func([]string) error { os.Exit(0); return nil },
 }
 
@@ -204,6 +206,42 @@ func chain(args []string) error {
 		}
 	}
 	syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	return nil
+}
+
+// relay moves itself into a cgroup and opens a node in a thread with its own descriptor table. The thread starts another thread,
+// which copies the table and does the same. The first thread then exits. Each thread first counts down from the third argument.
+// If there is a fourth argument, the thread-group leader exits.
+func relay(args []string) error {
+	count, err := strconv.ParseUint(args[2], 10, 32)
+	code := []byte{
+		0xb9, 0, 0, 0, 0, // again: mov ecx, count
+		0xff, 0xc9, 0x75, 0xfc, // dec ecx; jnz to dec
+		0xbf, 0, 0, 0, 0, // mov edi, flags of clone
+		0x31, 0xf6, 0x31, 0xd2, 0x45, 0x31, 0xd2, 0x45, 0x31, 0xc0, // xor esi, esi; edx; r10d; r8d
+		0xb8, unix.SYS_CLONE & 0xff, 0, 0, 0, // mov eax, SYS_CLONE
+		0x0f, 0x05, 0x85, 0xc0, 0x74, 0xdd, // syscall; test eax, eax; jz to again
+		0x31, 0xff, 0xb8, unix.SYS_EXIT & 0xff, 0, 0, 0, 0x0f, 0x05, // exit of the thread
+	}
+	binary.LittleEndian.PutUint32(code[1:], uint32(count))
+	binary.LittleEndian.PutUint32(code[10:], unix.CLONE_VM|unix.CLONE_SIGHAND|unix.CLONE_THREAD|unix.CLONE_FS)
+	page, mapErr := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err := errors.Join(err, mapErr, os.WriteFile(args[0], []byte("0"), 0), becomeNobody()); err != nil {
+		return err
+	}
+	copy(page, code)
+	start := unsafe.Pointer(&page) // a function value points to the address of the code
+	errs := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		errs <- errors.Join(unix.Unshare(unix.CLONE_FILES), open(args[1]))
+		(*(*func())(unsafe.Pointer(&start)))()
+	}()
+	if err := <-errs; err != nil || len(args) < 4 {
+		return err
+	}
+	fmt.Println("ready")
+	syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // ends the thread, not the process
 	return nil
 }
 
@@ -606,6 +644,36 @@ func TestRealForkChain(t *testing.T) {
 		if left, err = os.ReadFile(procs); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestRelay checks that a pod whose threads hand a node from one to another is named or counts as unread.
+func TestRelay(t *testing.T) {
+	onHost(t)
+	if runtime.GOARCH != "amd64" {
+		need.Lacks(t, "root", "the threads run machine code of amd64")
+	}
+	r := realRoot(t, 1)
+	r.do("+kubepods", "+kubepods/pod"+uid)
+	procs := filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs")
+	for name, args := range map[string][]string{
+		"as fast as possible":            {"1"},
+		"fast":                           {"100000"},
+		"slow":                           {"3000000"},
+		"as fast as possible, no leader": {"1", "exits"},
+		"fast, no leader":                {"100000", "exits"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pid, _ := child(t, "relay", slices.Concat([]string{procs, "/dev/full"}, args)...)
+			for range 10 {
+				a, _ := asked(t)
+				unread := slices.ContainsFunc(a.Unread, func(u cgroup.Unread) bool { return u.PodUID == uid })
+				t.Logf("holders: %+v, unread: %v", a.Holders, unread)
+				if len(leaders(a.Holders, pid)) == 0 && !unread {
+					t.Errorf("the pod that has the node open is neither named nor unread: %+v", a)
+				}
+			}
+		})
 	}
 }
 

@@ -76,17 +76,15 @@ const (
 // mapping before the link was read.
 const mappingRounds = 32
 
-// readMappings finds the devices that a process has mapped, and adds them to the map held. It reports whether the process has any
-// memory. /proc/PID/maps shows the path and the inode of each mapped file, but only the links in map_files lead to the number of
-// the device (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes
-// share. If the links to a listed file have vanished, the process has moved or removed the mapping. In this case, the next round
-// uses the new links, if there are any.
-func (r *scanner) readMappings(task string, held map[Number]bool) (some bool, err error) {
+// readMappings finds the devices that a process has mapped, and adds them to the map held. /proc/PID/maps shows the path and the
+// inode of each mapped file, but only the links in map_files lead to the number of the device (proc_pid_map_files(5)). A scan
+// inspects each file once, because most mapped files are libraries that many processes share. If the links to a listed file have
+// vanished, the process has moved or removed the mapping. In this case, the next round uses the new links, if there are any.
+func (r *scanner) readMappings(task string, held map[Number]bool) error {
 	var missed map[file]bool // nil means all files
 	for range mappingRounds {
 		var again map[file]bool
 		err := r.eachMapping(task, func(at addresses, f file) error {
-			some = true
 			if f.inode == 0 || f.device == r.memory || missed != nil && !missed[f] {
 				return nil
 			}
@@ -104,16 +102,16 @@ func (r *scanner) readMappings(task string, held map[Number]bool) (some bool, er
 			return err
 		})
 		if err != nil || len(again) == 0 {
-			return some, err
+			return err
 		}
 		missed = again
 	}
 	for f := range missed {
 		if !r.cannotBeNode(link{task: task, file: f}) {
-			return some, fmt.Errorf("read %s/maps: the mappings keep changing", task)
+			return fmt.Errorf("read %s/maps: the mappings keep changing", task)
 		}
 	}
-	return some, nil
+	return nil
 }
 
 // mappedNumber checks whether a mapped file is a node of a wanted device. It returns the number of that device, or zero.

@@ -18,6 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errThreads is the error for a process of a pod whose threads were not all read.
+var errThreads = errors.New("the process starts threads faster than they can be read")
+
 // scanner finds the devices that one process holds, as part of a [scan].
 type scanner struct {
 	*scan
@@ -85,27 +88,89 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map held.
+// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map held. Most processes have
+// one descriptor table, but a thread may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the
+// others, the directory of the process shows no descriptors. Each thread also has a directory in /proc, although procfs does not
+// list these directories (proc_tid(5)).
+//
+// A thread may exit before its table is read, and a new thread may have a copy of that table. readFiles therefore lists the
+// threads again until all of them were read. It compares each thread with those that were read. In a pod, readFiles reads the
+// first thread each time, because a thread that calls execve(2) takes the place of the first thread.
+//
+// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The list of the
+// threads alone could exceed the memory limit of this program. The function therefore counts the sorting as work before it
+// reads the list.
 func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err error) {
-	tids := []int{r.pid}
 	if threads > 1 {
-		if tids, err = r.descriptorTables(dir, threads); err != nil {
-			return skipGone(err)
+		if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
+			return err
 		}
 	}
-	for _, tid := range tids {
-		if err := r.readDescriptors(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
-			return err
+	var tids, tables []int // tables has one thread for each descriptor table
+	read := make(map[int]bool)
+	complete := false
+	for round := 0; round < rounds && !complete; round++ {
+		if tids, err = r.threads(dir); err != nil {
+			return skipGone(err)
+		}
+		complete = true
+		for _, tid := range tids {
+			first := tid == r.pid
+			if read[tid] && !(first && r.owner.pod) {
+				continue
+			}
+			complete = complete && read[tid]
+			at, shared := slices.BinarySearchFunc(tables, tid, r.compareTables)
+			if !shared || first {
+				if err := r.readDescriptors(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
+					return err
+				}
+			}
+			if !shared && len(tids) > 1 {
+				if r.owner.pod && !isRunning(dir, tid) { // the kernel may have shown no descriptors
+					read[tid] = first
+					continue
+				}
+				tables = slices.Insert(tables, at, tid)
+			}
+			read[tid] = true
 		}
 	}
 	// All threads share the same memory. If a thread has exited, its directory no longer shows the memory, even if other threads
 	// are still running.
+	running := false
 	for _, tid := range tids {
-		if some, err := r.readMappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
+		if err := r.readMappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
 			return err
 		}
+		if running = len(tids) == 1 || isRunning(dir, tid); running {
+			break
+		}
+	}
+	if r.owner.pod && !(complete && running) {
+		return errThreads
 	}
 	return nil
+}
+
+// threads returns the threads of the scanner's process.
+func (r *scanner) threads(dir string) ([]int, error) {
+	var st unix.Stat_t
+	err := unix.Stat(dir+"/task", &st)
+	if isGone(err) || st.Nlink == 3 { // 2 plus the number of threads (fs/proc/base.c, proc_task_getattr)
+		return []int{r.pid}, nil
+	}
+	tids, err := list(dir+"/task", r.charge)
+	if !slices.Contains(tids, r.pid) {
+		tids = append(tids, r.pid)
+	}
+	return tids, err
+}
+
+// isRunning reports whether a thread of a process has not begun to exit. Until then, it has its descriptors and its memory.
+func isRunning(dir string, tid int) bool {
+	s, err := readStatus(filepath.Join(dir, "task", strconv.Itoa(tid)))
+	return err == nil && !s.exiting
 }
 
 // charge adds work to the total for the processes of a pod. It returns errWork if the total exceeds maxWork.
@@ -125,11 +190,13 @@ type status struct {
 	comm    string
 	threads int
 	kernel  bool // a kernel thread, which has no files
+	exiting bool
 	zombie  bool // all threads have exited, and the files are closed
 }
 
 const (
-	// PF_KTHREAD in include/linux/sched.h marks a kernel thread.
+	// PF_EXITING and PF_KTHREAD in include/linux/sched.h mark a thread that exits, and a kernel thread.
+	pfExiting = 0x00000004
 	pfKthread = 0x00200000
 	kcmpFiles = 2 // KCMP_FILES in include/uapi/linux/kcmp.h
 )
@@ -156,40 +223,14 @@ func readStatus(dir string) (status, error) {
 	}
 	return status{
 		comm: string(text[from+1 : to]), threads: threads,
-		kernel: flags&pfKthread != 0, zombie: threads <= 1 && fields[0] == "Z",
+		kernel: flags&pfKthread != 0, exiting: flags&pfExiting != 0, zombie: threads <= 1 && fields[0] == "Z",
 	}, nil
-}
-
-// descriptorTables returns one thread for each descriptor table that the process uses. Most processes have one table, but a
-// thread may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the
-// process shows no descriptors. Each thread also has a directory in /proc, although procfs does not list these directories
-// (proc_tid(5)).
-//
-// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The list of the
-// threads alone could exceed the memory limit of this program. The function therefore counts the sorting as work before it
-// reads the list.
-func (r *scanner) descriptorTables(dir string, threads int) ([]int, error) {
-	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
-		return nil, err
-	}
-	tids, err := list(filepath.Join(dir, "task"), r.charge)
-	if err != nil {
-		return nil, err
-	}
-	if !slices.Contains(tids, r.pid) {
-		tids = append(tids, r.pid)
-	}
-	compare := func(a, b int) int {
-		r.steps.Add(1)
-		return compareTables(a, b)
-	}
-	slices.SortFunc(tids, compare)
-	return slices.CompactFunc(tids, func(a, b int) bool { return compare(a, b) == 0 }), nil
 }
 
 // compareTables compares threads by their descriptor tables. Two tables that cannot be compared are treated as different, for
 // example if one of the threads has exited.
-func compareTables(a, b int) int {
+func (r *scanner) compareTables(a, b int) int {
+	r.steps.Add(1)
 	if a == b {
 		return 0
 	}
