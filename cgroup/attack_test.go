@@ -653,7 +653,7 @@ func TestRelay(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		need.Lacks(t, "root", "the threads run machine code of amd64")
 	}
-	r := realRoot(t, 1)
+	r := realRoot(t, 2)
 	r.do("+kubepods", "+kubepods/pod"+uid)
 	procs := filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs")
 	for name, args := range map[string][]string{
@@ -668,7 +668,6 @@ func TestRelay(t *testing.T) {
 			for range 10 {
 				a, _ := asked(t)
 				unread := slices.ContainsFunc(a.Unread, func(u cgroup.Unread) bool { return u.PodUID == uid })
-				t.Logf("holders: %+v, unread: %v", a.Holders, unread)
 				if len(leaders(a.Holders, pid)) == 0 && !unread {
 					t.Errorf("the pod that has the node open is neither named nor unread: %+v", a)
 				}

@@ -110,10 +110,9 @@ func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err 
 	read := make(map[int]bool)
 	complete := false
 	for round := 0; round < rounds && !complete; round++ {
-		if tids, err = r.threads(dir); err != nil {
+		if tids, complete, err = r.threads(dir); err != nil {
 			return skipGone(err)
 		}
-		complete = true
 		for _, tid := range tids {
 			first := tid == r.pid
 			if read[tid] && !(first && r.owner.pod) {
@@ -153,18 +152,19 @@ func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err 
 	return nil
 }
 
-// threads returns the threads of the scanner's process.
-func (r *scanner) threads(dir string) ([]int, error) {
+// threads returns the threads of the scanner's process, and whether the list is complete. The kernel ends the list early if a
+// thread exits while the kernel lists it (fs/proc/base.c, next_tid).
+func (r *scanner) threads(dir string) (tids []int, complete bool, err error) {
 	var st unix.Stat_t
-	err := unix.Stat(dir+"/task", &st)
+	err = unix.Stat(dir+"/task", &st)
 	if isGone(err) || st.Nlink == 3 { // 2 plus the number of threads (fs/proc/base.c, proc_task_getattr)
-		return []int{r.pid}, nil
+		return []int{r.pid}, true, nil
 	}
-	tids, err := list(dir+"/task", r.charge)
+	tids, err = list(dir+"/task", r.charge)
 	if !slices.Contains(tids, r.pid) {
 		tids = append(tids, r.pid)
 	}
-	return tids, err
+	return tids, len(tids)+2 >= int(st.Nlink), err
 }
 
 // isRunning reports whether a thread of a process has not begun to exit. Until then, it has its descriptors and its memory.
