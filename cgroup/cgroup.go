@@ -10,9 +10,9 @@ import "strings"
 // podOf returns the UID of the pod that a cgroup belongs to, or "" if the cgroup belongs to the host. The path comes from
 // /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). The path may lead out of the reader's cgroup namespace ("/../../kubepods/…").
 //
-// If a path contains several pods, podOf returns the outermost one. A kubelet inside a container has its own pods, which the
-// kubelet on this host does not know. If the pods run inside a container that is itself a node, as with kind or minikube, podOf
-// ignores that container. podOf finds no pod in user.slice, because users can create cgroups with any name there.
+// If a path contains several pods, podOf returns the outermost one. The inner pods belong to a kubelet inside a container, and
+// the kubelet on this host does not know them. With kind or minikube, the node itself is a container. podOf ignores this
+// container. podOf finds no pod in user.slice, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths:
 //
@@ -40,7 +40,7 @@ func podOf(path string) string {
 	return ""
 }
 
-// podUID returns the UID in the name of a pod's cgroup. The parameter above is the name of the parent cgroup.
+// podUID returns the UID in the name of a pod's cgroup. The parameter "above" is the name of the parent cgroup.
 func podUID(above, name string) (uid string, ok bool) {
 	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
 		at := strings.LastIndex(slice, kubepods+"-")

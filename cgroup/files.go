@@ -64,16 +64,16 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// Each mapping counts toward the limit on the work for a pod (maxWork), even if the scan has already inspected the mapped file.
-// A child process therefore counts as much as its parent. One unit of work is one file, mappingsCharged mappings, or textCharged
-// bytes of /proc/PID/maps.
+// Each mapping counts as work for the pod (see maxWork), even if the scan has already inspected the mapped file. A child process
+// therefore counts as much as its parent. One unit of work is one file, mappingsCharged mappings, or textCharged bytes of
+// /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
 )
 
-// mappingRounds limits how often the mappings of a process are read again. A mapping is read again if the process has moved the
-// mapping before the link was read.
+// mappingRounds limits how often the mappings of a process are read again. The process may move a mapping before the scan has
+// read the link. The scan then reads the mapping again.
 const mappingRounds = 32
 
 // readMappings finds the devices that a process has mapped, and adds them to the map held. /proc/PID/maps shows the path and the
@@ -138,8 +138,8 @@ func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, 
 	case err != nil:
 		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
 	}
-	// On btrfs and overlays, several files may have the device number that /proc/PID/maps shows. That number belongs to no block
-	// device, and stat(2) returns a different one (btrfs_getattr, ovl_map_dev_ino).
+	// On btrfs and overlays, /proc/PID/maps shows a device number that several files may share and that belongs to no block
+	// device. stat(2) returns another number (btrfs_getattr, ovl_map_dev_ino).
 	if f == l.file || l.file.major != 0 {
 		r.mu.Lock()
 		if len(r.mapped) < maxFiles {
@@ -151,8 +151,8 @@ func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, 
 }
 
 // eachMapping calls f for each mapping of a process. Inode 0 means memory that is not backed by a file. Since Linux 6.11,
-// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). The text of /proc/PID/maps
-// also contains the paths. A process can use long paths, and the kernel spends most of the time formatting the paths.
+// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). In the text of /proc/PID/maps,
+// the kernel also formats the paths, which takes most of the time. A process can use long paths.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -265,8 +265,8 @@ func parseMapping(line []byte) (at addresses, f file, err error) {
 	return addresses{n[0], n[1]}, file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
 }
 
-// ownMemory returns the device number of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory
-// use. No process can create a device node there (mm/shmem.c, shm_mnt). It returns zero if the number is unknown.
+// ownMemory returns the device number of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory use. No
+// process can create a device node in this tmpfs (mm/shmem.c, shm_mnt). ownMemory returns zero if the number is unknown.
 func ownMemory() (d device) {
 	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -294,7 +294,7 @@ type link struct {
 func (l link) path() string { return l.dir + "/" + l.name }
 
 // onlyPath reports whether a descriptor was opened with O_PATH. Such a descriptor gives no access to the device and does not keep
-// the device in use. A pod with CAP_MKNOD can create a node of any device and open the node in this way. For such a descriptor,
+// the device in use. A pod with CAP_MKNOD can create a node of any device and open the node with O_PATH. For such a descriptor,
 // the mode of the link in procfs grants no permission (fs/proc/fd.c, tid_fd_update_inode). The mode is the same for a device that
 // was opened with the access mode 3, so onlyPath also reads the flags.
 func (l link) onlyPath() bool {
@@ -333,8 +333,8 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless is called for a file that cannot be inspected. It reports whether it is certain that the file does not keep a device
-// in use. The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a
+// harmless is called for a file that cannot be inspected. It returns true only if the file certainly does not keep a device in
+// use. The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a
 // file server.
 func (r *scanner) harmless(l link) bool {
 	if isKernelObject(l) || r.cannotBeNode(l) {

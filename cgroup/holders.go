@@ -62,9 +62,9 @@ type Answer struct {
 	Unread  []Unread `json:"unread,omitempty"`  // sorted by PodUID
 }
 
-// Err returns an [ErrIncomplete] error if a process that could not be inspected may hold a device that the kubelet gave only to
-// the given pods. Such a process always causes an error if it belongs to the host or to a privileged pod. Otherwise, it causes
-// an error only if it belongs to one of the given pods.
+// Err returns an [ErrIncomplete] error if a device may have a holder that could not be inspected. The parameter pods lists all
+// pods that the kubelet gave the device to. An uninspected process of the host or of a privileged pod always causes an error. A
+// process of any other pod causes an error only if pods lists this pod.
 func (a Answer) Err(pods ...string) error {
 	count, cause := 0, ""
 	for _, u := range a.Unread {
@@ -92,11 +92,11 @@ func (a Answer) Err(pods ...string) error {
 // device.
 //
 // No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. If the kernel does not
-// answer a query about a process within a second, Holders adds the process to [Answer].Unread. Holders also adds a pod that
-// has too many descriptors, mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for
-// example a file on another user's FUSE mount, the result depends on the type and options of the mount. A query about a
-// process that is stuck in the kernel blocks a thread of the caller, perhaps forever. Therefore, call Holders in a separate
-// process that may hang.
+// answer a query about a process within a second, Holders adds the process to [Answer].Unread. The work for one pod is limited.
+// Holders also adds a pod with so many descriptors, mappings and threads that the limit is exceeded. If a file cannot be
+// inspected, for example a file on another user's FUSE mount, the result depends on the type and options of the mount. A query
+// about a process that is stuck in the kernel blocks a thread of the caller, perhaps forever. Therefore, call Holders in a
+// separate process that may hang.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. If a pod
 // starts processes all the time, Holders adds the pod to [Answer].Unread. It never adds the host for this reason.

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether it is certain that an open
-// file on the mount is not a device node. This is certain if the mount has the option nodev. A mount of a file server is treated
-// as if it had nodev, because the server may never answer a query about a file. Only root can mount a file server without nodev.
+// mounts lists the mounts of a process (proc_pid_mountinfo(5)). A value is true if an open file on the mount is certainly not a
+// device node. This is certain if the mount has the option nodev. A mount of a file server is treated as if it had nodev, because
+// the server may never answer a query about a file. Only root can mount a file server without nodev.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // for each device, whether this is certain for all mounts of the device
+	byDevice map[device]bool // true only if the value is true for all mounts of the device
 }
 
 // fileServers lists the types of file systems that a network server or a user-space program provides. The kernel calls OrangeFS
@@ -24,8 +24,8 @@ var fileServers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// cannotBeNode reports whether it is certain that a link does not lead to an open device node. This is certain for a kernel
-// object, and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the mount.
+// cannotBeNode returns true only if a link certainly does not lead to an open device node. This is certain for a kernel object,
+// and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the mount.
 func (r *scanner) cannotBeNode(l link) bool {
 	id := 0
 	if l.file == (file{}) {
@@ -48,11 +48,11 @@ func isKernelObject(l link) bool {
 	return err == nil && n == 1 && start[0] != '/'
 }
 
-// mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. The fdinfo of another process
-// (proc_pid_fdinfo(5)) may be too large to read. It contains a line for each lock on a file and for each entry of an epoll
-// descriptor. The kernel charges all these lines to the reader's memory. Therefore, mountID opens the file with O_PATH and reads
-// the fdinfo of the new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor a file server
-// (fs/open.c, do_dentry_open).
+// mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. The file in the fdinfo directory of
+// another process (proc_pid_fdinfo(5)) may be too large to read. This file contains a line for each lock and for each entry of an
+// epoll descriptor, and the kernel charges all lines to the reader's memory. Therefore, mountID opens the same file with O_PATH
+// and reads the fdinfo of its own new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor
+// a file server (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
 	fd, _ := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // if this fails, no fdinfo has the number
 	defer unix.Close(fd)
@@ -71,8 +71,8 @@ func fdinfo(name string) (position, flags, mount int) {
 // namespace contains a few thousand mounts.
 const maxMounts = 1 << 13
 
-// readMounts reads the mounts of a process. If it cannot read all of them, or if there are too many, the result is empty,
-// because a mount that was not read could allow device nodes.
+// readMounts reads the mounts of a process. If readMounts cannot read all mounts, or if there are too many, the result is empty.
+// A mount that was not read could allow device nodes.
 func (r *scanner) readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
 	info, err := openFile(task+"/mountinfo", 0)

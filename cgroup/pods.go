@@ -97,8 +97,8 @@ const (
 	insideKubepods = -1
 )
 
-// search looks for pods in a directory and below. The parameter depth limits how many levels below the directory search looks for
-// the parent cgroup of all pods. The directory may be a link, such as "memory" in version 1.
+// search looks for pods in a directory and below. The parameter depth is the number of levels that may lie between this directory
+// and the parent cgroup of all pods. The directory may be a link, such as "memory" in version 1.
 func (w *walk) search(dir string, depth int) error {
 	names, err := w.children(dir)
 	for _, name := range names {

@@ -144,9 +144,8 @@ func (s *scan) round(n int) (found int, err error) {
 }
 
 // markForkingPods is called after the last round. It marks a pod as unread if the pod has started processes since the first
-// round. One of these processes may have exited before the scan inspected it, and may have passed a descriptor to another
-// process before that. The host is never marked for this reason, because processes of the host start and exit all the time
-// on some nodes.
+// round. Such a new process may have passed a descriptor to another process, and may have exited before the scan inspected it.
+// The host is never marked for this reason, because processes of the host start and exit all the time on some nodes.
 func (s *scan) markForkingPods() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,8 +226,8 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 
 // giveUp abandons the current process if the reader has made no progress within the time patience. The result stuck reports
 // whether giveUp has done so. The result rest contains the processes that the reader has not read yet. giveUp marks the current
-// process as unread. After that, no other process of its pod is read. If a file on a network file system may be the cause,
-// giveUp instead makes the process the first in rest. The scan then reads the process again, but without such files.
+// process as unread, and the scan then reads no other process of the same pod. If a file on a network file system may be the
+// cause, giveUp instead makes the process the first in rest. The scan then reads the process again, but without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,8 +248,9 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone adds the scanner's process to the processes that are read after those of the host. A zombie has nothing to read, but
-// it may have passed its files to a process that the next round finds.
+// postpone queues the scanner's process for its pod. The scan reads such processes after the processes of the host. postpone does
+// not queue a zombie, because a zombie has no open files. A late zombie still makes its pod late, because it may have passed its
+// files to another process.
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls the function gone after cgroups of pods were removed, until ctx ends. A removed cgroup contains no processes. One
-// call covers all removals since the last call, including those whose events were lost. Watch calls the function started once,
-// when it can no longer miss a removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
+// Until ctx ends, Watch calls the function "gone" each time cgroups of pods have been removed. A removed cgroup contains no
+// processes. One call covers all removals since the last call, including those whose events were lost. Watch calls the function
+// "started" once. After this call, it misses no removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"),
+// version 1 or 2.
 //
 // Watch sleeps until a cgroup appears or vanishes in a directory that contains cgroups of pods. A missing parent cgroup
 // of all pods is not an error.
@@ -67,8 +68,8 @@ type watches struct {
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// look adds watches on the directories that exist now, and removes all other watches. It watches each directory before it reads
-// the directory, so that it misses no change.
+// look adds watches on the directories that exist now, and removes all other watches. It adds the watch on a directory before it
+// reads the directory, so that it misses no change.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {
