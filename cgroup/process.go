@@ -97,9 +97,9 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 // threads again until all of them were read. It compares each thread with those that were read. In a pod, readFiles reads the
 // first thread each time, because a thread that calls execve(2) takes the place of the first thread.
 //
-// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The list of the
-// threads alone could exceed the memory limit of this program. The function therefore counts the sorting as work before it
-// reads the list.
+// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). A process may have so
+// many threads that the list exceeds the memory limit of this program. Therefore, readFiles first counts the sorting as work for
+// the pod, and reads the list only if the pod is still within maxWork.
 func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err error) {
 	if threads > 1 {
 		if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
@@ -167,7 +167,7 @@ func (r *scanner) threads(dir string) (tids []int, complete bool, err error) {
 	return tids, len(tids)+2 >= int(st.Nlink), err
 }
 
-// isRunning reports whether a thread of a process has not begun to exit. Until then, it has its descriptors and its memory.
+// isRunning reports whether a thread of a process has not begun to exit. A running thread still has its descriptors and memory.
 func isRunning(dir string, tid int) bool {
 	s, err := readStatus(filepath.Join(dir, "task", strconv.Itoa(tid)))
 	return err == nil && !s.exiting

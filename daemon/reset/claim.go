@@ -39,7 +39,7 @@ type claim struct {
 // descriptor is closed.
 //
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
-// hold opens the twins too. The parameter besides lists twins that hold skips, because the caller opens them itself.
+// hold opens the twins too. The parameter "besides" lists twins that the caller opens itself, so hold skips these.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
@@ -79,9 +79,9 @@ func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// exclusiveOpenLimit is how long the helper waits for a disk that cannot be opened exclusively, if nothing else shows that the
-// disk is in use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). If the
-// disk cannot be opened exclusively within this time, the helper treats it as in use.
+// exclusiveOpenLimit is how long the helper repeats an exclusive open that fails. Some tools (blkdiscard, mkfs and wipefs) open a
+// disk exclusively for a moment to check that it is free. If the open still fails after this time, the helper treats the disk as
+// in use.
 const exclusiveOpenLimit = time.Second
 
 // checkExclusive opens a disk exclusively and closes it again immediately. If the disk cannot be opened exclusively, the error
@@ -182,8 +182,8 @@ func (c *claim) flush() error {
 const udevLockLimit = 5 * time.Second
 
 // lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool keeps the disk locked
-// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter how is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH, which
-// several processes can have at the same time.
+// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter "how" is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH. Several
+// processes can have such a lock at the same time.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := waitForLock(ctx, c.flock, c.fd, how, udevLockLimit)
 	if errors.Is(err, unix.EWOULDBLOCK) {

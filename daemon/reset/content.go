@@ -44,10 +44,10 @@ type surface struct {
 	chunks []chunk // sorted by offset
 }
 
-// seed determines which random blocks are read. If a check is compared with an earlier one, it uses the seed in the earlier
-// fingerprint. Any other check uses a new random seed, so an attacker cannot know in advance which blocks are read. The lowest
-// bit of the first byte is set for a rotating disk, so that fewer blocks are read. A disk with 7,200 rpm takes up to 10 ms to
-// read a block, and a probe must end within 16 s.
+// seed determines which random blocks are read. To compare a disk with an earlier fingerprint, the check uses the seed in this
+// fingerprint. Any other check uses a new random seed, so an attacker cannot know in advance which blocks are read. For a
+// rotating disk, the lowest bit of the first byte is set, and the check reads fewer blocks. A disk with 7,200 rpm takes up to 10
+// ms to read a block, and a probe must end within 16 s.
 type seed [8]byte
 
 // seed returns the seed that a fingerprint contains. If the text is not a fingerprint, it returns a new seed for the disk
@@ -85,8 +85,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads the start and the end of a disk, and random blocks in between. It reads a small disk completely. A rotating
-// disk counts as small up to the same size as any other disk, although fewer random blocks are read from it.
+// readSurface reads the start and the end of a disk, and random blocks in between. It reads a small disk completely. The same
+// size limit for small disks applies to rotating disks.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -237,9 +237,8 @@ func (s *surface) contains(at int64, text string) bool {
 }
 
 // content describes the data on a disk. It returns the names of the signatures, if there are any. Otherwise, the description
-// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. On a disk whose
-// unwritten blocks contain 00, a block of ff counts as data. On a disk whose unwritten blocks contain ff, a block of 00 counts as
-// data.
+// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. The unwritten
+// blocks of a disk contain either 00 or ff (see filler). If they contain 00, a block of ff counts as data, and vice versa.
 func (s *surface) content() string {
 	filler := s.filler()
 	for at, b := range s.blocks() {

@@ -76,8 +76,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 		return "", err
 	}
 	// These are the last checks before the erasure. No slow step may follow, because a process may open the disk after the check
-	// for open files. The checks for exports, loop devices and other hosts are repeated, because the read took time, and because
-	// an exclusive open does not detect these uses.
+	// for open files. The helper checks for exports, loop devices and other hosts again, because the read took time. An exclusive
+	// open does not detect these uses.
 	if err := cmp.Or(e.ready(c), t.checkUnused(c.Disk), c.checkNotShared(), t.checkIdentity(anyAppearance)); err != nil {
 		return "", err
 	}

@@ -261,9 +261,9 @@ func checkSanitize(c *claim) error {
 }
 
 // sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits until this operation
-// ends, even if another program started it. No new operation is needed if the controller reports a completed operation and no
-// write since then, and if the disk is blank. A disk that is not blank is sanitized again, because its content before the
-// earlier operation is unknown.
+// ends, even if another program started it. The function starts no new operation on a blank disk if the controller reports that
+// nothing was written since the last completed operation. It sanitizes a disk that is not blank again, because nothing shows what
+// the disk contained before the earlier operation.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()

@@ -3,9 +3,9 @@
 package reset
 
 // A lock ensures that only one request at a time works on a device. The lock is a file in a directory that all instances of the
-// program share. Locking the device's directory in sysfs would not work, for two reasons. Since systemd 254, each instance has
-// its own sysfs, so its lock would not stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any
-// local process can lock a directory in sysfs.
+// program share. A lock on the device's directory in sysfs would not work, for two reasons. Since systemd 254, each instance has
+// its own sysfs (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). A lock in this sysfs would not stop the other instances.
+// Also, any local process can lock a directory in sysfs.
 
 import (
 	"context"

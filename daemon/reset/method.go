@@ -178,8 +178,9 @@ func (t *task) checkWorking() error {
 			return nil
 		}
 		// A PCI function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
-		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space waits until the function is
-		// suspended, and wakes it if it cannot answer while suspended (pci_config_pm_runtime_get).
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space first waits until the
+		// suspend is complete. A function that cannot answer while suspended is then woken by the read
+		// (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}

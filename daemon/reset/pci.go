@@ -65,8 +65,8 @@ func (f function) checkResettable() error {
 	return nil
 }
 
-// methods returns the content of the attribute "reset_method". If choice is not empty, it is the name of a method, and the error
-// is [Unsupported] unless the attribute lists this method.
+// methods returns the content of the attribute "reset_method". The parameter choice is the name of a method, or empty. If the
+// attribute does not list the chosen method, the error is [Unsupported].
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
 		return "", errorf(Unsupported, "%s has no reset method", f.name())
@@ -168,7 +168,7 @@ func (f function) disks() (disks []string, err error) {
 }
 
 // resetFunctions resets the PCI functions of the device. The parameter choice is the method to use. If choice is empty, the
-// kernel uses the first method in the attribute "reset_method" that works. The method "flr" takes 100 ms and affects only the
+// kernel uses the first working method in the attribute "reset_method". The method "flr" takes 100 ms and affects only the
 // function itself. The method "pm" takes 10 ms. The method "bus" takes the link down for 1 s (pci_reset_secondary_bus,
 // pci_bridge_wait_for_secondary_bus). The method "bus" is possible only if no other device is on the bus.
 func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {

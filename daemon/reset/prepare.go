@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare checks the device. If the request asks for it, prepare then resets the device, and finally erases it.
+// prepare checks the device. Then it resets the device and erases the disk, if the request names a method for this.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -120,9 +120,9 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.checkContent(c, s)
 }
 
-// checkContent returns an error if the disk contains data that the request does not allow. No data is allowed if the disk must
-// be blank, or if the last pod left it blank. Data that changed after the operator adopted it, or after the last pod used the
-// disk, is not allowed either. A known signature forbids an erasure, unless the operator ordered the erasure.
+// checkContent returns an error if the disk contains data that the request does not allow. No data is allowed on a disk that must
+// be blank, or that was blank when the last pod ended. Data is not allowed either if it changed after the operator adopted the
+// disk, or after the last pod ended. Only the operator can order the erasure of a disk with a known signature.
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)

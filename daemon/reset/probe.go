@@ -42,8 +42,8 @@ func (t *task) probe(ctx context.Context) error {
 	return err
 }
 
-// readContent reads an open disk. If the disk could be offered, readContent also tries to open it exclusively for a moment. If
-// this fails, another process has the disk open exclusively, and may have written to it.
+// readContent reads an open disk. On a disk without data, and for the request [Offer], readContent also tries an exclusive open
+// for a moment. If the open fails, another process has the disk open exclusively, and may have written to the disk.
 func (t *task) readContent(ctx context.Context, c *claim) error {
 	waiting, cancel := context.WithTimeout(ctx, exclusiveOpenLimit)
 	defer cancel()

@@ -27,7 +27,7 @@ const (
 	// using the disk.
 	Look  Do = "look"
 	Probe Do = "probe" // like Look, but also reads the disk and describes its content
-	// Offer is like Probe, but always tries to open the disk exclusively, because nothing else shows that the disk belongs to an
+	// Offer is like Probe, but always tries to open the disk exclusively. Only this open shows that the disk belongs to an
 	// imported ZFS pool.
 	Offer   Do = "offer"
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
@@ -70,7 +70,7 @@ const (
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
 	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
-	Running     Result = "running"     // a sanitize operation is still in progress; another request for it waits until it ends
+	Running     Result = "running"     // a sanitize operation is in progress; a new request waits until it ends
 	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
 )
 

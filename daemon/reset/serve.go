@@ -40,7 +40,7 @@ func newHost(file string) *host {
 	return h
 }
 
-// step contains the name of the current step, which the message "... cannot be interrupted and continues" shows.
+// step contains the name of the current step. The message "... cannot be interrupted and continues" shows this name.
 type step struct{ text atomic.Value }
 
 func (s *step) set(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
@@ -53,7 +53,7 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. The context asked ends when the client disconnects, which stops a request that only
+// reply returns the answer to a request. The context "asked" ends when the client disconnects. This stops a request that only
 // reads. If a system call does not return in time, the answer is [Late], or [Failed] for a prepare request. Such a system call
 // cannot be interrupted. The process can exit and close the device only after the call has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
@@ -107,8 +107,8 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error wraps. If the error wraps no result, resultOf derives the result from the errno, and
-// otherwise returns [Failed].
+// resultOf returns the result that an error wraps. If the error wraps no result, resultOf derives one from the errno. For any
+// other errno, or without one, it returns [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {

@@ -17,8 +17,8 @@ import (
 
 // The functions in this file read a whole disk.
 
-// stretchSize is the size of one read in bytes. A read of this size is large enough for the kernel to split it into commands
-// that the drive executes in parallel. The data is small enough to stay in the processor's cache until it is compared.
+// stretchSize is the size of one read in bytes. The kernel splits such a read into commands that the drive executes in parallel.
+// The data still fits into the processor's cache, where it stays until the helper compares it.
 const stretchSize = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, the
@@ -33,7 +33,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	return func(yield func(chunk, error) bool) {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		results := make(chan result) // unbuffered, so that the previous stretch is free again when a send returns
+		results := make(chan result) // unbuffered, so after a send returns, the previous stretch is free again
 		go func() {
 			defer close(results)
 			this, other := aligned(stretchSize), aligned(stretchSize)
@@ -83,7 +83,7 @@ func (c *chunk) dataRange(filler byte) (first, last int64) {
 	return first, last
 }
 
-// readUntil reads a disk from its start to its end. It stops earlier if the function enough returns true. The text purpose
+// readUntil reads a disk from its start to its end. It stops earlier if the function "enough" returns true. The parameter purpose
 // becomes part of the name of the current step.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
 	c.step.set("reading all of %s to %s", c.Name(), purpose)

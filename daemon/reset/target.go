@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find checks that the requested device exists and has the expected kind and identity. The parameter ignored lists attributes to
-// skip. find checks the class only if the class is "nvme". For other classes, the helper compares the class with the
+// find checks that the requested device exists and has the expected kind and identity. The parameter "ignored" lists attributes
+// to skip. find checks the class only if the class is "nvme". For other classes, the helper compares the class with the
 // configuration before it changes the device.
 func (t *task) find(ignored ...string) error {
 	if err := t.checkPath(t.SysPath); err != nil {
@@ -64,7 +64,7 @@ func (h *host) checkWholeDisk(sysPath string) error {
 	return nil
 }
 
-// checkIdentity checks that all attributes in the request have the expected values. The parameter ignored lists attributes to
+// checkIdentity checks that all attributes in the request have the expected values. The parameter "ignored" lists attributes to
 // skip.
 func (t *task) checkIdentity(ignored ...string) error {
 	for _, a := range t.Identity {
@@ -95,7 +95,7 @@ func (t *task) checkIdentity(ignored ...string) error {
 // anyAppearance is the attribute to ignore if the disk may have disappeared and appeared again.
 const anyAppearance = "diskseq"
 
-// isAttribute reports whether a name can be that of an attribute of a device or of a parent device, such as "device/serial".
+// isAttribute reports whether a name is valid for an attribute of a device, or of a parent device as in "device/serial".
 func isAttribute(name string) bool {
 	for range 2 {
 		name = strings.TrimPrefix(name, "device/")

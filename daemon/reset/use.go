@@ -38,7 +38,7 @@ func (h *host) checkUnused(d sysfs.Disk) error {
 	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)
 	}
-	if !h.Present("/proc/1/mountinfo") { // other mount namespaces must also be checked, such as that of process 1
+	if !h.Present("/proc/1/mountinfo") { // the mounts of process 1 must also be checked
 		return errorf(Busy, "cannot determine whether %s is mounted: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.checkLoopDevices(d)
@@ -70,9 +70,9 @@ func (h *host) checkLoopDevices(d sysfs.Disk) error {
 
 // backingDevice returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the
 // backing file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each.
-// To check that it has opened the right device, it compares the number that the loop device reports with the number in the name.
-// All loop devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16
-// and lo_number at 40 (include/uapi/linux/loop.h).
+// The loop device reports its own number. backingDevice compares this number with the name, to check that it has opened the right
+// device. All loop devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with
+// lo_rdevice at 16 and lo_number at 40 (include/uapi/linux/loop.h).
 func (h *host) backingDevice(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)

@@ -161,12 +161,12 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// keepsData is the part of a message that explains that a drive keeps discarded data, and that names a remedy.
+// keepsData is the end of a message. It explains that a drive keeps discarded data, and names a remedy.
 const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
-// check returns the reason why the erasure is not verified, or nil. After a change of the key, a block contains random data. If
-// a block was not read before the erasure, it counts as changed only if another block has changed. Otherwise, the drive may have
-// erased only a part of the disk. Blocks of ff between blocks of 00 may be data.
+// check returns the reason why the erasure is not verified, or nil. If some blocks contain only ff and others only 00, the blocks
+// of ff may be data. After a change of the key, blocks contain random data. Only a block that was read before the erasure can
+// show that the data has changed. If no block shows a change, random data in the other blocks may be old.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
 		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)

@@ -2,7 +2,7 @@
 
 package reset
 
-// This file handles devices that are used through VFIO by a driver in user space (Documentation/driver-api/vfio.rst,
+// This file handles devices that a driver in user space uses through VFIO (Documentation/driver-api/vfio.rst,
 // include/uapi/linux/vfio.h). A write to the attribute "reset" of a function does the same as VFIO_DEVICE_RESET
 // (vfio_pci_ioctl_reset).
 

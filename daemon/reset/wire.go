@@ -85,8 +85,8 @@ func cleanText(text string) string {
 // Program is the name of the program that a [Client] calls.
 const Program = "metalplug-reset"
 
-// grace is how long after the time limit of a request the program may still send an answer. The client waits for twice this
-// time. The kubelet waits 30 s for PreStartContainer, so a request with a limit of 25 s leaves one second.
+// grace is the time that the program may still use to answer when the time limit of a request has passed. The client waits for
+// twice this time. The kubelet waits 30 s for PreStartContainer, so a request with a limit of 25 s leaves one second.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
