@@ -239,7 +239,7 @@ func (s *story) atOnce(words []string) error {
 // save replaces the recording atomically, which is a hotplug.
 func (s *story) save() error {
 	var text strings.Builder
-	text.WriteString("# what is plugged in\nF: /proc/self/mountinfo=\n\n")
+	text.WriteString("# what is plugged in\nF: /proc/self/mountinfo=\nF: /proc/sys/kernel/random/boot_id=one\\n\n\n")
 	for _, d := range s.devices {
 		text.WriteString(d + "\n")
 	}

@@ -67,8 +67,10 @@ func (b *Book) Presence(d Disk) string {
 	return bootKey + b.boot + " diskseq=" + d.Appearance
 }
 
-// SameBoot reports whether a presence belongs to this boot.
-func (b *Book) SameBoot(presence string) bool { return strings.HasPrefix(presence, bootKey+b.boot+" ") }
+// SameBoot reports whether a presence is known to belong to this boot.
+func (b *Book) SameBoot(presence string) bool {
+	return b.boot != "" && strings.HasPrefix(presence, bootKey+b.boot+" ")
+}
 
 // Split records that two disks claim the same medium. From then on, the book identifies each of these disks only by
 // its appearance.

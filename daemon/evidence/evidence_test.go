@@ -89,6 +89,9 @@ func TestBook(t *testing.T) {
 	if ended := slices.Sorted(slices.Values(next.Restore(adopted, false))); !slices.Equal(ended, []string{"a", "c"}) {
 		t.Errorf("ended with the boot: %v", ended)
 	}
+	if unknown := evidence.NewBook(""); unknown.SameBoot(unknown.Presence(disk)) {
+		t.Error("two boots without an ID are taken for the same boot")
+	}
 	b.Split("wwid")
 	if b.Get(disk) != nil || b.Get(moved) != nil || !b.HasTwins("wwid") {
 		t.Error("evidence of one disk counts for its twin")

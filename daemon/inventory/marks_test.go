@@ -313,6 +313,9 @@ func TestMarksSurviveARestartButNoBoot(t *testing.T) {
 		worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)
 		stop(again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)"))
 		stop(again(boot+"two", worse, id))
+		// Without its ID, a boot is not known to be the same one.
+		stop(again(boot, text, id))
+		stop(again(boot, worse, id))
 	})
 }
 

@@ -88,7 +88,7 @@ func (l *loop) restore() {
 	if kept.Version == 0 { // save a file at the first start, so that a missing file later means a lost state
 		defer func() { l.unsaved = true; l.save() }()
 	}
-	sameBoot := kept.Health.Boot == l.faults.Boot
+	sameBoot := l.faults.Boot != "" && kept.Health.Boot == l.faults.Boot
 	if sameBoot {
 		l.faults = kept.Health
 	}

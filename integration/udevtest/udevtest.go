@@ -6,9 +6,12 @@ package udevtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +46,12 @@ func New(t testing.TB, text string) *Machine {
 	m.text, m.recording = text, m.parse(text)
 	if err := m.recording.Write(m.root); err != nil {
 		t.Fatalf("write recording: %v", err)
+	}
+	boot := filepath.Join(m.root, "proc/sys/kernel/random/boot_id")
+	if _, err := os.Stat(boot); errors.Is(err, fs.ErrNotExist) { // each kernel has one
+		if err := errors.Join(os.MkdirAll(filepath.Dir(boot), 0o755), os.WriteFile(boot, []byte("0\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return m
 }
