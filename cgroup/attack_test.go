@@ -940,19 +940,28 @@ func TestWorkOfThreads(t *testing.T) {
 
 // TestPrivilegedPod checks that unreadable processes of a pod with access to all devices count like those of the host.
 func TestPrivilegedPod(t *testing.T) {
+	const host, hostMounts, own, all = "user:[4026531837]", "mnt:[4026531841]", "mnt:[4026532300]", "000001ffffffffff"
 	for _, c := range []struct {
-		name, space, bounding string
-		any                   bool
+		name, space, mounts, bounding string
+		session, flags                int
+		any                           bool
 	}{
-		{"an unprivileged one", "user:[4026531837]", "00000000a80425fb", false},
-		{"a privileged one", "user:[4026531837]", "000001ffffffffff", true},
-		{"one with all capabilities in a namespace of its own", "user:[4026532201]", "000001ffffffffff", false},
-		{"one of which the kernel says nothing", "user:[4026531837]", "", true},
+		{"an unprivileged one", host, own, "00000000a80425fb", 7, 0, false},
+		{"a privileged one", host, own, all, 7, 0, true},
+		{"one with all capabilities in a namespace of its own", "user:[4026532201]", own, all, 7, 0, false},
+		{"one of which the kernel says nothing", host, own, "", 7, 0, true},
+		{"a privileged one that was started with nsenter", host, hostMounts, all, 7, 0, true},
+		{"a child of a privileged one", host, own, all, 6, 0, true},
+		{"runc before its first clone", host, hostMounts, all, 6, 0, false},
+		{"runc after a clone", host, own, all, 7, 0x400040, false},
 	} {
 		proc := newTree(t)
+		proc.link("1/ns/mnt", hostMounts)
 		proc.process(7, "x", "S", 0, 1)
+		proc.write("7/stat", fmt.Sprintf("7 (x) S 1 1 %d 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n", c.session, c.flags))
 		proc.write("7/cgroup", "0::/kubepods/poda/"+id1+"\n")
 		proc.link("7/ns/user", c.space)
+		proc.link("7/ns/mnt", c.mounts)
 		proc.write("7/status", "Name:\tx\nCapBnd:\t"+c.bounding+"\nCapAmb:\t0\n")
 		proc.remove("7/fd")
 		proc.write("7/fd", "")

@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -360,7 +361,8 @@ func (s *scan) privileged(pid int) bool {
 	if err != nil {
 		return !isGone(err)
 	}
-	if space != initUserNamespace {
+	// isRunc comes before the bounding set, because runc reduces the set before it executes a container's program.
+	if space != initUserNamespace || s.isRunc(pid, dir) {
 		return false
 	}
 	text, err := readFile(dir + "/status")
@@ -371,6 +373,29 @@ func (s *scan) privileged(pid int) bool {
 	digits, _, _ := strings.Cut(after, "\n")
 	bounding, err := strconv.ParseUint(digits, 16, 64)
 	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// pfForkNoExec is PF_FORKNOEXEC in include/linux/sched.h. It marks a process that has not called execve(2).
+const pfForkNoExec = 0x40
+
+// isRunc reports whether a process of a pod is "runc init". This process has all capabilities until it executes the program of
+// the container, and the CPU quota of the pod may stop it before. In runc 1.3, the first process is in the pod's cgroup, but in
+// the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not call
+// execve(2) until then (libcontainer/nsenter/nsexec.c). A container's program is in the container's mount namespace. It is the
+// leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not answer, isRunc
+// returns false.
+func (s *scan) isRunc(pid int, dir string) bool {
+	text, _ := readFile(dir + "/stat")
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 of proc_pid_stat(5)
+	if len(fields) < 7 {
+		return false
+	}
+	if flags, err := strconv.ParseUint(fields[6], 10, 32); err == nil && flags&pfForkNoExec != 0 {
+		return true
+	}
+	host, hostErr := os.Readlink(filepath.Join(s.proc, "1/ns/mnt"))
+	own, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
+	return hostErr == nil && err == nil && own == host && fields[3] != strconv.Itoa(pid)
 }
 
 // isGone reports whether an error means that a process or one of its descriptors no longer exists.
