@@ -36,8 +36,8 @@ func inUse(h *Host, u udev.Device) error {
 // ErrTwin means that another device has the same identity.
 var ErrTwin = errors.New("two paths to one disk, or a copy")
 
-// twin returns the error for a disk if another device has the same identity, and may thus be a second path to the disk. Neither
-// device is offered, because otherwise two pods could get the same disk.
+// twin returns the error for a disk if another device has the same identity. This device may be a second path to the disk.
+// metalplug offers neither device, because two pods could otherwise get the same disk.
 func twin(name string) error {
 	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, ErrTwin)
 }

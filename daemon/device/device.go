@@ -15,8 +15,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device identifies a device that a container can get. It does not include the state of the device, which must be read from
-// sysfs.
+// Device identifies a device that a container can get. It does not contain the state of the device. Read the state from sysfs.
 type Device struct {
 	ID            string // the same after a reboot, unique on the machine, made by [MakeID]
 	Class         *Class
@@ -53,7 +52,7 @@ type Node struct {
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process may have a shared node open without using any of the
+// Shared reports whether all devices of a class share this node. A process that has a shared node open may use none of the
 // devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
@@ -93,8 +92,8 @@ const (
 	BundleName     = "bundle"
 )
 
-// Class is a kind of hardware. If a field for a function is nil, the class does not support what this function does. Identify,
-// Health and Allocate are never nil. The functions must not use [Classes], because this would create an initialization cycle.
+// Class is a kind of hardware. A class does not support the functions whose fields are nil. Identify, Health and Allocate are
+// never nil. The functions must not use [Classes], because this would create an initialization cycle.
 type Class struct {
 	Name string // name in the configuration
 	Doc  string // one-line description
@@ -111,8 +110,9 @@ type Class struct {
 	// Renamed means that udev may rename the devices. A device that is no longer at its path may therefore still be present under
 	// another name.
 	Renamed bool
-	// Every is the interval at which the subjects are inspected without an event. It is needed if the kernel does not report all
-	// changes to the health of a device. If Every is 0, only the periodic check of all devices inspects the subjects.
+	// Every is the interval at which the subjects are inspected without an event. A class needs an interval if the kernel does
+	// not report all changes to the health of a device. If Every is 0, only the periodic check of all devices inspects the
+	// subjects.
 	Every time.Duration
 	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the systemd
 	// unit and the SELinux policy.
@@ -126,16 +126,15 @@ type Class struct {
 	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci_health.go contains the checks that are the
 	// same for all PCI functions.
 	Health func(*Host, Device) error
-	// Warning describes a problem that the operator should solve, although the device is still usable. It returns "" if there is
-	// no such problem.
+	// Warning describes a problem of a usable device that the operator should solve. It returns "" if there is no such problem.
 	Warning func(*Host, Device) string
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is
 	// enough.
 	NeedsAll bool
-	// Notice returns the mark for an event that reports a fault that sysfs does not show, or the end of such a fault. Notice is
-	// called for every event on the machine.
+	// Some faults appear only in events, and not in sysfs. For an event that reports such a fault or its end, Notice returns a
+	// mark. Notice is called for every event on the machine.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds to the recipe the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)

@@ -28,8 +28,8 @@ type Explained struct {
 	Steps []Step
 }
 
-// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If the udev device contains no
-// device, Explain returns a single result whose device has no ID. Like Look, it may block.
+// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If Explain finds no device in the
+// udev device, it returns a single result whose device has no ID. Like Look, Explain may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, &seen)
 	all := make([]Explained, len(found))
@@ -100,7 +100,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 }
 
-// add adds a step that shows the text of err, or the parameter found if err is nil.
+// add adds a step that shows the text of err. If err is nil, the step shows the parameter "found".
 func (e *Explained) add(what, name string, err error, found string) {
 	if err != nil {
 		found = err.Error()
@@ -138,7 +138,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return nil, err
 }
 
-// describe returns a text with the keys, values and patterns by which a rule matches a device.
+// describe returns the keys and patterns with which a rule matches a device, together with the matching values.
 func (r *Rule) describe(h *Host, d Device) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name

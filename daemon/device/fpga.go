@@ -3,21 +3,21 @@
 package device
 
 // This file handles FPGAs. A device is either a port on a DFL card (Intel, Altera, Silicom) or a whole card from Xilinx or AMD
-// (fpga_xilinx.go). DFL cards use the kernel's drivers or the older OPAE drivers. Xilinx and AMD cards use XRT or the xdma
-// driver.
+// (fpga_xilinx.go). A DFL card uses the kernel's drivers or the older OPAE drivers. A card from Xilinx or AMD uses XRT or the
+// xdma driver.
 //
 // Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port and sysfs-class-fpga-manager;
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers, plugins/xfpga/sysfs.c in
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and the number of the port on it. The serial number of a card is not used, because
-// unprivileged users cannot read it in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is
+// Identity: the PCI address of the card and the number of the port on it. The serial number of a card is not used, because only
+// privileged users can read this number in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is
 // programmed. The number in dfl-port.N depends on the order of discovery.
 //
 // Health: a DFL port is healthy if it has no latched error, and if it has not stopped the accelerator for drawing too much power.
-// An error stays latched until a process writes the error's value back to the attribute, or until the port is reset. In addition,
-// the card's fpga_manager must not report that the last programming has failed. After a failure, the content of the FPGA is
-// unknown until the FPGA is programmed again. The checks in pci_health.go also apply. The kernel sends no event for these
+// A process clears a latched error by writing the error's value back to the attribute. A reset of the port clears the error too.
+// In addition, the card's fpga_manager must not report that the last programming has failed. After a failure, the content of the
+// FPGA is unknown until the FPGA is programmed again. The checks in pci_health.go also apply. The kernel sends no event for these
 // changes, so the state is read every minute.
 //
 // Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process can reprogram the whole card and

@@ -13,22 +13,22 @@ package device
 // address, which belongs to the slot. The number of a node is never part of the identity, because DRM assigns the lowest free
 // minor to a new device (drm_minor_alloc).
 //
-// Parts: a partitioned GPU is offered as its parts instead of as a whole, because the parts use the GPU's memory. Parts are MIG
-// devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
+// Parts: metalplug does not offer a partitioned GPU as a whole, because its parts use its memory. It offers each part instead.
+// Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
 //
 // Health: a driver must be bound, and the checks in pci_health.go must succeed. Gaudi's driver must also report that the card is
-// operational. Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). A mark for WEDGED, which DRM
-// reports, lasts until the driver reports WEDGED=none or is bound again. A mark for ERROR or RESET, which i915 reports, lasts
-// until the driver reports ERROR=0. A mark for a failed reset of an amdgpu device lasts until a reset succeeds. A mark for an
-// NVIDIA Xid lasts until the driver reports the recovery action None (Xid 154) or is bound again.
+// operational. Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). DRM reports WEDGED, and this mark
+// lasts until the driver reports WEDGED=none or is bound again. i915 reports ERROR and RESET, and these marks last until the
+// driver reports ERROR=0. A mark for a failed reset of an amdgpu device lasts until a reset succeeds. A mark for an NVIDIA Xid
+// lasts until the driver reports the recovery action None (Xid 154) or is bound again.
 //
 // Nodes: a container gets the nodes that the driver creates below the PCI function, which are /dev/dri/card*, /dev/dri/renderD*
 // and /dev/accel/accel*. It never gets /dev/accel/accel_controlD*, which controls a Gaudi card. gpu_nvidia.go and gpu_amd.go add
 // other nodes.
 //
 // Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would not survive a reset of
-// the PCI function. The reset method "pci" takes 0.1 s. It is only for other drivers, which survive the reset
-// (daemon/reset/pci.go, resetSafeDrivers).
+// the PCI function. The reset method "pci" is only for drivers that survive such a reset (daemon/reset/pci.go, resetSafeDrivers).
+// It takes 0.1 s.
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
 // nodes.
@@ -53,8 +53,8 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// NVIDIA's modules create nodes without a device in sysfs, so the nodes cause no event. Instead, the event for the module
-	// leads to an inspection.
+	// NVIDIA's modules create nodes without a device in sysfs, so these nodes cause no event. The event of the module causes the
+	// inspection.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
 		// In sysfs, the nodes of AMD's partitions are not below the PCI function.
@@ -187,7 +187,7 @@ func (r *recipe) addFunction(function string) {
 }
 
 // drmNames returns the names of the DRM devices below a PCI function. It returns only names that consist of the given prefix and
-// a number. The prefixes "card" and "renderD" select the devices that have a node, and thus omit connectors. With virtio_gpu, the
+// a number. The prefixes "card" and "renderD" select only devices that have a node. A connector has no node. With virtio_gpu, the
 // DRM devices are one directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}

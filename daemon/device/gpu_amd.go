@@ -12,9 +12,10 @@ package device
 // (kfd_topology_add_device). The index is the position of the partition in this topology. The name amdgpu_xcp_N of a partition's
 // node cannot identify the partition, because N counts across all GPUs.
 //
-// Only the compute driver shows which nodes belong to a partition. It reports the minor of the partition's render node. The
-// nodes of all partitions except the first belong to platform devices without a PCI parent, and exist even if the GPU is
-// not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
+// Only the compute driver shows which nodes belong to a partition. It reports the minor of the partition's render node. The nodes
+// of the first partition belong to the PCI function. The nodes of all other partitions belong to platform devices without a PCI
+// parent. They exist even if the GPU is not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected
+// every minute.
 //
 // Health: a partition is healthy if its GPU is. The RAS counters are not read, for the reason in gpu_health.go. A bad memory page
 // that cannot be retired causes a warning.
@@ -63,8 +64,7 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe creates the attribute first and the nodes last. If the nodes are missing, the driver may not have
-		// created the attribute yet.
+		// amdgpu_pci_probe creates the attribute before the nodes. If the nodes are missing, the attribute may still appear.
 		return "", incompletef("driver amdgpu has not created the device nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
@@ -88,8 +88,8 @@ func kfdNodes(h *Host, function string) []string {
 	slices.SortFunc(numbers, byNumber)
 	var renders []string
 	for _, number := range numbers {
-		// Topology nodes without the properties that are read here are processors. The read fails with EPERM if the device cgroup
-		// denies access to the node (kfd_devcgroup_check_permission).
+		// A topology node without these properties is a processor. The read fails with EPERM if the device cgroup denies access
+		// to the node (kfd_devcgroup_check_permission).
 		text, _ := h.Read(topology + "/" + number + "/properties")
 		p := sysfs.KeyValues(text, " ")
 		domain, _ := strconv.ParseUint(p["domain"], 10, 32)
@@ -154,8 +154,8 @@ func (r *recipe) addPartition(d Device) {
 }
 
 // amdWarning returns a warning if bad memory pages could not be retired. A line such as "0x00000001 : 0x00001000 : F" describes a
-// page, and F means that the page could not be retired. The flag R means that the page is retired, and the flag P means that its
-// retirement is pending.
+// page. The flag F means that the page could not be retired. R means that the page is retired, and P means that the driver will
+// retire the page.
 func amdWarning(h *Host, d Device) string {
 	if pciVendor(*d.Udev) != vendorAMD {
 		return ""

@@ -8,8 +8,8 @@ package device
 // (intel_gt_reset_global), drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged) and
 // drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). For NVIDIA see gpu_xid.go.
 //
-// The attributes ras/*_err_count of amdgpu are not read. On most chips, reading them resets the counters
-// (amdgpu_ras_sysfs_read), so other programs would miss errors.
+// The attributes ras/*_err_count of amdgpu are not read. On most chips, a read resets the counter (amdgpu_ras_sysfs_read), so
+// other programs would miss errors.
 
 import (
 	"path"
@@ -60,7 +60,8 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 }
 
 // amdReset parses the message with the result of a reset by amdgpu, such as "GPU reset(3) succeeded!" or "GPU reset end with ret
-// = -110". The start of a reset causes no mark. During the reset, the GPU is incomplete, because its unique_id cannot be read.
+// = -110". The start of a reset causes no mark, because the inspection already finds the GPU incomplete. During a reset,
+// unique_id cannot be read.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

@@ -22,8 +22,9 @@ package device
 // Health: a MIG device is healthy if its GPU is. The kernel sends no event when instances are created or destroyed, so the GPU is
 // inspected every minute.
 //
-// Nodes: a container gets the nodes of the GPU, through which every process communicates with the driver. It also gets the nodes
-// of the two capabilities that the driver requires for access to an instance. CUDA uses the first instance that it can access.
+// Nodes: a container gets the nodes of the GPU, through which every process communicates with the driver. For access to an
+// instance, the driver requires two capabilities, and the container gets their nodes too. CUDA uses the first instance that it
+// can access.
 //
 // The variable NVIDIA_VISIBLE_DEVICES contains the UUID of the GPU. NVIDIA's container toolkit cannot identify instances from the
 // files in procfs, and rejects values that it does not know. If the value is the UUID of a GPU, the toolkit adds the driver's
@@ -39,8 +40,8 @@ import (
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 
-// migParts returns the compute instances of the GPU with the given device minor, as "gi<N>/ci<N>". The second result reports
-// whether the GPU has any GPU instance, even one without compute instances.
+// migParts returns the compute instances of the GPU with the given device minor, as "gi<N>/ci<N>". The result divided is true if
+// the GPU has at least one GPU instance, with or without compute instances.
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"
 	instances := h.Numbered(mig, "gi")

@@ -12,8 +12,8 @@ package device
 // the UUID is unknown until a process, such as nvidia-persistenced, has used the GPU.
 //
 // Nodes: a container gets the node with the device minor that the driver reports, and the nodes that all GPUs share. The minor
-// depends neither on the PCI address nor on the UUID, and no link stays correct when the minors change. A resource that needs
-// stable nodes across reboots should use CDI. nvidia-modprobe creates the nodes, which causes no event.
+// depends neither on the PCI address nor on the UUID. No link stays correct when the minors change. A resource that needs the
+// same nodes after a reboot should use CDI. nvidia-modprobe creates the nodes. This causes no event.
 
 import (
 	"errors"
@@ -52,7 +52,7 @@ func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 	return append([]Device{gpu}, migDevices(h, gpu, information["Device Minor"])...), nil
 }
 
-// nvidiaOffer returns an error for a GPU that the driver is configured to ignore, and for a partitioned GPU.
+// nvidiaOffer returns an error for a partitioned GPU, and for a GPU that the driver ignores because of its configuration.
 func nvidiaOffer(h *Host, d Device) error {
 	information, _, err := nvidiaInformation(h, path.Base(d.SysPath))
 	switch {

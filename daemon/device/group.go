@@ -30,8 +30,8 @@ const (
 )
 
 // Group is a set of device nodes that are offered as one device. The patterns have the syntax of [udev.Glob] and match names such
-// as "/dev/snd/controlC0". If By is set, the fields Match and Exclude of the rule apply to the hardware that By selects. They can
-// use only properties that the kernel reports for this hardware. If By is empty, Match and Exclude are empty too.
+// as "/dev/snd/controlC0". By selects the kind of hardware to which the rule's fields Match and Exclude apply. These fields can
+// use only properties that the kernel reports for such hardware. If By is empty, Match and Exclude are empty too.
 type Group struct {
 	Nodes    []string // if one of these patterns matches no node, the device is incomplete
 	Optional []string // nodes that match these patterns also belong to the device
@@ -46,8 +46,8 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error that names the required patterns without a matching member. The map taken contains the
-// owners of nodes that belong to other devices.
+// missing returns an [ErrIncomplete] error if a required pattern matches no member. The error names these patterns. The map taken
+// contains the nodes of other devices, with their owners.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -65,8 +65,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joinErrors(reasons...)
 }
 
-// hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, it returns "",
-// which stands for the whole machine. The result ok reports whether the node belongs to a group.
+// hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, the result
+// owner is "", which stands for the whole machine. The result ok is false if the node cannot belong to a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -115,10 +115,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule whose group
-// contains u has precedence. In this case, the result owner is the hardware of the group. If no group contains u, nodeRule
-// returns the first rule that takes u as a separate device. A member of a group is never a separate device, even if an earlier
-// rule would take it. Otherwise, two containers could get the same node.
+// nodeRule returns the rule of class node that takes u, or nil. It also returns the rules that were tried. nodeRule first looks
+// for a rule whose group contains u. The result owner is then the hardware of the group. If no group contains u, nodeRule returns
+// the first rule that takes u as a separate device. A member of a group is never a separate device, because two containers could
+// then get the same node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []decision) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -168,7 +168,7 @@ type groupNodes struct {
 	missing error         // the error that names the missing nodes, or nil
 }
 
-// identifyGroup identifies a group if u is its first member, which represents the group. Otherwise, it returns an error. It also
+// identifyGroup identifies the group that u represents as the first member. It returns an error if u is another member. It also
 // returns an error if a member must not be offered or gives access to a disk. Disks are not allowed, because udev reports the
 // content of a disk only for the disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
@@ -246,9 +246,9 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// linksBeside returns all links in the directories in which udev's rules create links to nodes such as the given one. For
-// example, links to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to
-// other nodes.
+// linksBeside returns all links in the directories where udev's rules create links to the kind of the given node. For example,
+// links to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to other
+// nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

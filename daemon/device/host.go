@@ -18,7 +18,7 @@ type Host struct {
 
 // Note contains the facts from the inventory that the inspection of a device needs. The zero value means that no fact is known.
 type Note struct {
-	Held        bool   // a pod holds the device or the daemon works on the device, so an inspection must not disturb them
+	Held        bool   // a pod holds the device or the daemon works on it; an inspection must disturb neither
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
 	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data. After an
@@ -26,9 +26,9 @@ type Note struct {
 	Proven bool
 }
 
-// Instance returns a number for the device at a sysfs path, or 0 if it is unknown. If another device appears at the same path
-// before the next boot, it has another number. The number is the inode number of the directory. The kernel counts these numbers
-// up, and reuses a number only after the counter has wrapped around (kernfs_new_node, fs/kernfs/dir.c).
+// Instance returns a number for the device at a sysfs path, or 0 if the number is unknown. During one boot, two devices that
+// appear at the same path have different numbers. The number is the inode number of the directory. The kernel counts these
+// numbers up, and reuses a number only after the counter has wrapped around (kernfs_new_node, fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
 	if err != nil {
@@ -37,9 +37,8 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. It returns -1 if
-// neither the device nor a parent has one. It also returns -1 if the NUMA node is offline, because the kubelet rejects NUMA nodes
-// that it does not know.
+// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. It returns -1 if there
+// is no such NUMA node. It also returns -1 for an offline NUMA node, because the kubelet rejects unknown NUMA nodes.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles RDMA devices. An RDMA device is an InfiniBand or RoCE adapter, or a virtual function of such an adapter.
+// This file handles RDMA devices. This is an InfiniBand or RoCE adapter, or a virtual function of such an adapter.
 //
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
@@ -11,14 +11,14 @@ package device
 // used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
 // order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
 //
-// If this host uses virtual functions of an adapter as RDMA devices, metalplug does not offer the adapter itself, because the
-// adapter shares its link with them.
+// All virtual functions of an adapter share the link of the adapter. If this host uses virtual functions as RDMA devices,
+// metalplug does not offer the adapter itself.
 //
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
 // state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA
-// device belongs to a single network namespace. A pod with its own network namespace can then open a device only if the pod's
-// network plugin moves the device into this namespace. Otherwise, ib_uverbs_open returns EPERM. This mode causes only a warning,
-// because pods in the host's network namespace can still open the devices.
+// device belongs to a single network namespace. For a pod with its own network namespace, the network plugin must then move the
+// device into this namespace. Otherwise, ib_uverbs_open returns EPERM. This mode causes only a warning, because pods in the
+// host's network namespace can still open the devices.
 //
 // Nodes: a container gets /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
 // connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
@@ -170,8 +170,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	if len(names) == 0 {
 		r.fail(incompletef("the adapter has no %s device: %s", kind, missing))
 	}
-	// The links that rdma-core creates in by-path contain the PCI address. The links in by-ibdev are outdated after a device is
-	// renamed, because the kernel sends no event for the uverbs device.
+	// rdma-core creates links in by-path and in by-ibdev. The links in by-path contain the PCI address. The links in by-ibdev
+	// become outdated when a device is renamed, because the kernel sends no event for the uverbs device.
 	const directory = "/dev/infiniband/by-path/"
 	links := r.Names(directory)
 	for i := range links {
@@ -182,9 +182,9 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	}
 }
 
-// rdmaNodes returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. They are below
-// the same PCI function, or among the virtual devices if the driver is rxe. Their attribute "ibdev" contains the current name of
-// the RDMA device.
+// rdmaNodes returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. These devices are
+// below the PCI function of the RDMA device. With the driver rxe, they are among the virtual devices. Their attribute "ibdev"
+// contains the current name of the RDMA device.
 func rdmaNodes(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

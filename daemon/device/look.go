@@ -31,21 +31,21 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, the process may be a
-	// pod's. The pod may also have built another device on the disk.
+	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, the process may belong
+	// to a pod. The pod may also have built another device on the disk.
 	claimed   bool
 	objection error // reason why the device must not be offered, before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, for example as a file system or swap. Devices that are built on top of the
-// disk also count, unless a pod holds the disk, because the pod may have created them.
+// HostUse reports whether this host uses the disk, for example as a file system or swap. A device that is built on top of the
+// disk also counts, unless a pod holds the disk. Such a pod may have created this device.
 func (s *Sighting) HostUse(held bool) bool {
 	var use *sysfs.Use
 	return s.claimed && !held || errors.As(s.Offer, &use) && use.Unread == nil && (use.ByHost || !held)
 }
 
-// Twin records that another device has the same identity. A disk is then not offered, because both devices may be paths to the
-// same medium, which two pods must not share.
+// Twin records that another device has the same identity. A disk with a twin is not offered, because both devices may be paths to
+// the same medium. Two pods must not share a medium.
 func (s *Sighting) Twin(other string) {
 	if s.Target.IsDisk() && !errors.Is(s.Offer, ErrTwin) {
 		s.Offer = joinErrors(s.Offer, twin(path.Base(other)))
@@ -54,8 +54,8 @@ func (s *Sighting) Twin(other string) {
 
 // Look inspects one udev device. It finds the devices that the udev device contains. For each device, it determines the resource,
 // the health, the nodes for a container, and whether the device may be offered. It reads sysfs, and may block until the kernel
-// answers. It returns nothing if the udev device is not a subject of any class. The sightings refer to the parameter seen, so the
-// caller must not modify it afterwards.
+// answers. It returns nothing if the udev device is not a subject of any class. The sightings keep a reference to the parameter
+// "seen", so the caller must not modify this parameter afterwards.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, seen)
 	if !ok {
@@ -118,10 +118,10 @@ func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
 	}
 	if err != nil {
 		s.objection = s.Offer
-		if !unsuited(s.Offer) { // if a device is unsuited, its own reason is more informative
+		if !unsuited(s.Offer) { // for an unsuited device, s.Offer is more informative
 			s.Offer = err
 		}
-		found, _ := d.allocate(h) // a device that is not offered may lack nodes
+		found, _ := d.allocate(h) // the error is ignored, because a device that is not offered may lack nodes
 		s.Nodes = found.Nodes
 		return s
 	}
@@ -175,8 +175,8 @@ func hardwareOf(h *Host, d Device) (hardware []string) {
 	return hardware
 }
 
-// commonNUMANode returns the NUMA node of the hardware at the given paths. It returns -1 if the NUMA node is unknown, or if it
-// differs between the paths.
+// commonNUMANode returns the NUMA node of the hardware at the given paths. It returns -1 if the NUMA node is unknown, or if the
+// paths have different NUMA nodes.
 func commonNUMANode(h *Host, hardware []string) int {
 	common := -1
 	for _, p := range hardware {

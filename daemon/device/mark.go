@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles faults that events report, but that sysfs does not show. It also handles the events that clear these faults.
+// This file handles faults that appear only in events and not in sysfs. It also handles the events that clear these faults.
 //
 // Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
 // Documentation/PCI/pci-error-recovery.rst.
@@ -15,8 +15,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The inventory keeps
-// a mark until another mark replaces or clears it. Until then, the hardware is unhealthy, unless the mark is only a warning.
+// Mark is a fault that an event or counter reports. It covers the hardware at a sysfs path and everything below this path. The
+// inventory keeps a mark until another mark replaces or clears it. Until then, the hardware is unhealthy, unless the mark is only
+// a warning.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a source
 // clears all marks, because it reports a fresh start. A fresh start means that the hardware was removed or inserted, or that a
@@ -72,8 +73,8 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 	return m, d.Subsystem == "pci"
 }
 
-// FunctionIn returns the path of the nearest PCI function at or above a sysfs path, or "". It uses only the names in the path, so
-// the device need not exist.
+// FunctionIn returns the path of the nearest PCI function at or above a sysfs path, or "". FunctionIn uses only the names in the
+// path, so the device may be absent.
 func FunctionIn(sysPath string) string {
 	for p := range sysfs.Up(sysPath) {
 		if udev.IsPCIAddress(path.Base(p)) {
@@ -83,9 +84,9 @@ func FunctionIn(sysPath string) string {
 	return ""
 }
 
-// Function returns the sysfs path of the PCI function at or above the device. If the path contains no PCI function, it returns
-// the first function that leads to the device. For example, an NVMe namespace may have several controllers, and each of them has
-// a function. It returns "" if no function leads to the device.
+// Function returns the sysfs path of the PCI function at or above the device. If the path contains no PCI function, Function
+// returns the first function that leads to the device. For example, an NVMe namespace may have several controllers, each with its
+// own function. If no function leads to the device, Function returns "".
 func (d *Device) Function() string {
 	return cmp.Or(d.firstFunction, FunctionIn(d.SysPath))
 }

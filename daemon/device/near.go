@@ -37,9 +37,9 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	return p
 }
 
-// Unmatched returns the first key whose pattern matches no device, and a text that suggests a similar pattern. If the pattern of
-// each key matches at least one device, the returned key is empty, and the text names the device that matches the most keys. The
-// text is empty if one device matches all keys.
+// Unmatched returns the first key whose pattern matches no device, and a text that suggests a similar pattern. If each pattern
+// matches some device, but no device matches all patterns, the key is empty and the text names the nearest device. If one device
+// matches all patterns, both results are empty.
 func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	if len(p.devices) == 0 {
 		return "", "this node has no device of class " + p.class.Name
@@ -94,7 +94,7 @@ func (p *Population) nearest(key, pattern string) string {
 }
 
 // properties returns the sorted values of all properties of the devices, by key. It includes the given key, which may name an
-// attribute in sysfs. If a device lacks a property, the result contains the value that the kernel reports for the nearest parent.
+// attribute in sysfs. If a device lacks a property, it counts with the value that the kernel reports for the nearest parent.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
 	for _, d := range p.devices {
@@ -122,11 +122,11 @@ func (p *Population) properties(key string) map[string][]string {
 	return all
 }
 
-// resembling returns a pattern that matches the value of a property and resembles one of the alternatives in the given pattern.
-// It returns "" if no alternative resembles the value. resembling removes all characters except letters and digits from two
-// texts, and then compares them with the function alike.
+// resembling returns a pattern for the value of a property, if one of the alternatives in the given pattern resembles this value.
+// Otherwise, it returns "". Before the function "alike" compares two texts, resembling removes all characters except letters and
+// digits.
 func resembling(pattern, value string, alike func(value, wanted string) bool) string {
-	const short = 3 // too many values contain a text that is shorter than this
+	const short = 3 // a shorter text is part of too many values
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		wanted := fold(alternative)
 		if len(wanted) < short || !alike(fold(value), wanted) {

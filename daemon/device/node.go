@@ -2,9 +2,9 @@
 
 package device
 
-// This file handles class node. If a rule requests it, this class offers any device that has a node and belongs to no other
-// class. Examples are serial adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA work queues, and disks. group.go handles sets
-// of nodes that form one device.
+// This file handles class node. It offers only devices that a rule selects. A rule can select any device that has a node and
+// belongs to no other class. Examples are serial adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA work queues, and disks.
+// group.go handles sets of nodes that form one device.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -38,7 +38,8 @@ import (
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// A VFIO group can be opened only if its functions have suitable drivers. In sysfs, these functions are not above the group.
+	// The functions of a VFIO group are not above the group in sysfs. A process can open the group only if all these functions
+	// have suitable drivers.
 	Wakes:    []udev.Match{stackedDevices, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
@@ -121,8 +122,8 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	return joinErrors(reasons...)
 }
 
-// disksBehind returns the block devices whose content can be accessed through a node. For a block device, this is the device
-// itself. For a SCSI generic node, it is the disk of this node.
+// disksBehind returns the block devices whose content can be accessed through a node. For a block device, the result is this
+// device. For a SCSI generic node, the result is the disk of the node.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
 	case "block":

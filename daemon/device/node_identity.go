@@ -7,8 +7,9 @@ package device
 // Follows udev's builtins usb_id and path_id, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
 // The serial number stays the same when the device moves to another port. The path through the buses belongs to the port. The
-// name of the node is sufficient for nodes without hardware. For other nodes, the name is used only as the last resort. If a
-// device has several nodes, they have the same serial number and path, so their IDs include a part that distinguishes them.
+// name of the node is sufficient for nodes without hardware. For other nodes, the name is the last resort. All nodes of a device
+// have the same serial number and path. The ID of each such node therefore includes a part that distinguishes this node from the
+// others.
 
 import (
 	"cmp"
@@ -93,9 +94,9 @@ func hidParent(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of the HID device of a hidraw node, or nil. Most versions of udev have no rule for HID
-// devices, so they do not provide an identity. The identity consists of the bus, vendor, product, serial number or port, and
-// interface.
+// hidIdentity returns the identity of the HID device of a hidraw node, or nil. Most versions of udev provide no identity for HID
+// devices, because they have no rule for these devices. The identity consists of the bus, vendor, product, serial number or port,
+// and interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidParent(u)
 	if above == "" {
@@ -122,8 +123,8 @@ func hidIdentity(h *Host, u udev.Device) []string {
 }
 
 // pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of the
-// same kind. It returns nil if there is no such function. The index is used because the numbers in the names depend on the order
-// in which the devices of all functions were found.
+// same kind. It returns nil if there is no such function. The number in the name of u is not used, because it depends on the
+// order in which the kernel found the devices of all functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
 		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1", the 0 depends on the order of discovery

@@ -14,7 +14,7 @@ import (
 )
 
 // recipe collects everything that a container needs for a device. After the first error, nothing more is added. The nodes that
-// were found before the error belong to the device, but are not sufficient for a container.
+// were added before the error exist, but are not sufficient for a container.
 type recipe struct {
 	*Host
 	Allocation
@@ -36,8 +36,8 @@ func (r *recipe) fail(err error) {
 }
 
 // add adds a node that the container requires. The path in the container is the usual name of the node. The path on the host is
-// the first of the given links that points to the node, or the usual name if there is no such link. Such a link still identifies
-// the same device after a reboot. If the node is missing, an [ErrIncomplete] error is recorded.
+// the first of the given links that points to the node. Such a link still identifies the same device after a reboot. If no link
+// points to the node, the path on the host is the usual name. If the node is missing, add records an [ErrIncomplete] error.
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
 	if err != nil {
@@ -76,8 +76,8 @@ func (r *recipe) addDRM(function string, names ...string) {
 	}
 }
 
-// linksIn returns udev's links to the node of u that are in a directory with one of the given names, such as "by-id". The links
-// are in the order of these names.
+// linksIn returns udev's links to the node of u. It returns only links in directories with one of the given names, such as
+// "by-id". The links are in the order of these names.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {

@@ -18,16 +18,17 @@ package device
 // Nodes: a container gets /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. A rule can also request
 // /dev/ngXnY, for which metalplug's udev rule creates the link (udev/60-metalplug.rules). Partitions are never offered. Since
 // Linux 6.2, a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the partition flag).
-// /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
+// A container never gets /dev/nvmeX. To give a container a whole controller, use class node and offer the VFIO group of the
+// controller.
 //
 // Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block, queue/zoned).
 // metalplug offers it only if the rule matches ATTR{queue/zoned}.
 //
-// With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, and has no PCI parent.
-// The paths to this disk are hidden disks, which have no node and are never subjects.
+// With native multipathing, several controllers may reach a namespace. The namespace is then a disk below its subsystem, and has
+// no PCI parent. The paths to this disk are hidden disks, which have no node and are never subjects.
 //
-// Reset: metalplug resets the controller of a namespace if the controller has no other namespace. The reset takes 0.1 s, during
-// which I/O to the namespace waits. The configuration of the resource selects the erase method. See daemon/reset.
+// Reset: metalplug resets the controller of a namespace if the controller has no other namespace. The reset takes 0.1 s. During
+// this time, I/O to the namespace waits. The configuration of the resource selects the erase method. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
 // device nodes.
@@ -50,7 +51,7 @@ var NVMe = Class{
 	Doc:   "NVMe namespaces",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{
-		// With multipathing, the controllers, which report the state, are not above the disk in sysfs.
+		// The controllers report the state. With multipathing, they are not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
 		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk. It appears after the disk
@@ -130,7 +131,7 @@ func nvmeWritable(h *Host, d Device) error {
 	return nil
 }
 
-// nvmeReach returns an error for a namespace that is connected over a network, because other hosts may use it.
+// nvmeReach returns an error for a namespace on a network, because other hosts may use this namespace.
 func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
@@ -195,8 +196,8 @@ func nvmeAllocate(r *recipe, d Device) {
 // nvmeGenericLink is the beginning of the link that metalplug's udev rule creates for a generic node. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the generic node of a namespace, which is a character device. The path for the kubelet must be a link. The
-// kubelet stores the path with the pod, but after a reboot, the kernel's name may belong to another disk.
+// addGeneric adds the generic node of a namespace, which is a character device. The kubelet must get a link as the path, because
+// it stores the path with the pod. After a reboot, the kernel's name may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

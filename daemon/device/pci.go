@@ -31,18 +31,18 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. Reading its configuration space would wake the bridge above it, and
-// also the function if it is in D3cold (pci_config_pm_runtime_get in drivers/pci/pci.c).
+// asleep reports whether a PCI function is suspended. A read of its configuration space would wake the bridge above the function.
+// A function in D3cold would also wake (pci_config_pm_runtime_get in drivers/pci/pci.c).
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns an error if a PCI function no longer answers. If the parameter wake is false, it assumes that a suspended
-// function answers. After a surprise removal, each byte that is read is 0xff (PCI_SET_ERROR_RESPONSE), while the cached
-// attributes "vendor" and "device" stay the same. The vendor and device ID of a virtual function also consist of bytes 0xff (PCI
-// Express, Single Root I/O Virtualization, VF Vendor ID). However, the next four bytes, which are the command and status
-// registers, contain other values.
+// pciAnswers returns an error if a PCI function no longer answers. If the parameter wake is false, pciAnswers assumes that a
+// suspended function answers. After a surprise removal, all bytes in a read are 0xff (PCI_SET_ERROR_RESPONSE). The attributes
+// "vendor" and "device" are cached, so they do not show the removal. In the configuration space of a virtual function, the vendor
+// and device ID are always 0xff bytes (PCI Express, Single Root I/O Virtualization, VF Vendor ID). Therefore, pciAnswers also
+// reads the next four bytes, which are the command and status registers.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	if !wake && h.asleep(sysPath) {
 		return nil

@@ -2,8 +2,8 @@
 
 package device
 
-// This file contains the health checks that apply to all PCI hardware. They check whether a function answers, and they check its
-// error counters and link width.
+// This file contains the health checks that apply to all PCI hardware. They check whether a function answers. They also check the
+// function's error counters and link width.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts without access to the hardware);
 // drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
@@ -30,16 +30,16 @@ const (
 	NonfatalErrors = "aer_dev_nonfatal"
 )
 
-// Counter is the number of errors that the kernel has counted for a piece of hardware since it discovered this hardware.
+// Counter is the number of errors that the kernel has counted for a piece of hardware since its discovery.
 type Counter struct {
 	SysPath string // sysfs path of the hardware
 	Name    string // name of the attribute
 	Value   uint64
-	Fatal   bool // an increase makes the hardware unhealthy instead of causing a warning
+	Fatal   bool // an increase makes the hardware unhealthy; otherwise, it only causes a warning
 }
 
-// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears the mark, see [Mark].
-// The reason contains this increase, rounded down to a power of ten, so that most further errors do not change the reason.
+// Mark returns the mark for a counter that has increased from the value before. Only a fresh start clears the mark, see [Mark].
+// The reason contains the increase, rounded down to a power of ten. Most further errors therefore do not change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {
@@ -55,8 +55,8 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if no function answers. If its class needs all functions,
-// the device is unhealthy if one of them does not answer.
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers. Some classes need all functions. A
+// device of such a class is unhealthy if a single function does not answer.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
@@ -73,7 +73,7 @@ func pciHealth(h *Host, s *Sighting) {
 }
 
 // Answers returns an error if a PCI function no longer answers. For a virtual function, it also returns an error if the physical
-// function does not answer. If the parameter wake is false, it assumes that a suspended function answers.
+// function does not answer. If the parameter wake is false, a suspended function counts as answering.
 func (h *Host) Answers(function string, wake bool) error {
 	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
@@ -106,8 +106,8 @@ func errorCounters(h *Host, function string) []Counter {
 // answer, and 0 if the function has no link.
 const maxLinkWidth = 32
 
-// linkWarning returns a warning if a link has fewer lanes than both the function and the bridge above it support. It is normal
-// that a card has more lanes than its slot.
+// linkWarning returns a warning if a link has fewer lanes than both of its ends support. The ends are the function and the bridge
+// above it. A card with more lanes than its slot is normal.
 func linkWarning(h *Host, function string) string {
 	if h.asleep(function) {
 		return ""
