@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Within reports whether b is near enough to a, the first member of a bundle. The parameter near is a value in [device.Nears]. If
-// near is "numa", a device whose NUMA node is unknown counts as near every other device.
+// Within reports whether the device at b can join a bundle. The first member of the bundle is at a, and the parameter "near" is a
+// value in [device.Nears]. For "numa", a device on an unknown NUMA node is near every other device.
 func Within(near string, a, b Place) bool {
 	return near == "numa" && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= slices.Index(device.Nears, near)+1
 }
@@ -32,7 +32,7 @@ type Item struct {
 // ID returns the ID of a bundle. The parameter first is the ID of its first member.
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
-// Seen returns the IDs of the bundles that can be formed from the devices in seen. If no bundle can be formed, the result short
+// Seen returns the IDs of the bundles that can be formed from the devices in seen. If no bundle can be formed, the result "short"
 // explains why.
 func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
 	var items []Item

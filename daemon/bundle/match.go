@@ -10,8 +10,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// levelCost is the cost of each level that a path passes through, where the levels are host bridges, NUMA nodes and the machine.
-// levelCost is greater than the number of bridges below any host bridge.
+// levelCost is the cost of each level in a path. The levels are host bridges, NUMA nodes and the machine. levelCost is greater
+// than the number of bridges below any host bridge.
 const levelCost = 64
 
 // Match forms as many disjoint sets of items as possible, with the smallest possible sum of costs. Each set contains
@@ -19,12 +19,13 @@ const levelCost = 64
 // The cost of a set is the sum of the costs between the first item and each other item. The order of the items does not affect
 // the result. Match walks the tree once for each set.
 //
-// The result is exact for the following reasons. The cost of two items depends on the lowest node above both. Therefore, every
-// combination of items below one node at the level of m.Near is near enough, and these nodes are independent of each other. If
-// the first item of each set is given, matching from the leaves up is optimal for each kind. It forms as many pairs as possible
-// below each node. This number is the smaller of the number of needed items and the number of items that are present. Therefore,
-// the sum of costs depends only on how many first items are below each node. This sum consists of concave functions of these
-// numbers. To find the best numbers, it is thus enough to add repeatedly the first item with the largest gain.
+// The result is exact for the following reasons. The cost of two items depends on the lowest node above both. Consider the nodes
+// at the level of m.Near. All items below one of these nodes are near enough to each other. No set has items from two of these
+// nodes, so Match handles each node separately. If the first item of each set is given, matching from the leaves up is optimal
+// for each kind. This matching forms as many pairs as possible below each node. The number of pairs is the number of needed items
+// or the number of present items, whichever is smaller. Therefore, the sum of costs depends only on how many first items are
+// below each node. The gain at each node is a concave function of its number. Match can therefore find the best numbers by
+// repeatedly adding the first item with the largest gain.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
 	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
@@ -88,7 +89,8 @@ func (n *Node) assign(items []Item, kinds int) {
 // cost returns the cost of two items. The node n must be the lowest node above both.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
-// pairs returns how many items below the node can at most belong to sets that also have their first item below the node.
+// Some sets have their first item below the node. pairs returns the maximum number of items below the node that can belong to
+// these sets.
 func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.present[kind]
@@ -124,7 +126,7 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].usedFirsts++
 }
 
-// pair completes as many sets as possible with the items below a node. Besides these sets, it returns the incomplete sets and the
+// pair completes as many sets as possible with the items below a node. It returns the complete sets, the incomplete sets and the
 // unused items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.usedFirsts] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file, which lists the
-// device nodes for each CDI name. The container runtime reads this file.
+// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file. The file lists the
+// device nodes for each CDI name, and the container runtime reads it.
 //
 // A container gets a name only while the file describes the device correctly. The content of a file depends only on the newest
 // snapshot, so the file can be written again at any time. A resource with inject = "nodes" has no file.
@@ -65,12 +65,12 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. It calls ready immediately, before it has written any file. A caller that needs
-// the files when ready is called must call Update first.
+// Run keeps the files up to date until ctx ends. It calls the function "ready" before it writes the files. A caller that needs
+// the files earlier must first call Update.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
-		_, changed := s.Inventory.Snapshot() // get the channel before Update, so that no later change is missed
+		_, changed := s.Inventory.Snapshot() // get the channel before Update; otherwise, a change during Update would be missed
 		var again <-chan time.Time
 		if !s.Update() {
 			again = time.After(retryInterval)
@@ -139,8 +139,8 @@ func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 	return sp.err
 }
 
-// Unwritten returns the errors for the resources whose specs could not be written, by the names of the resources. Unwritten may
-// block while a file is being written.
+// Unwritten returns an error for each resource whose spec could not be written. The keys are resource names. Unwritten may block
+// while a file is being written.
 func (s *Specs) Unwritten() map[string]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Specs) Unwritten() map[string]error {
 }
 
 // Names returns the CDI names of a resource's devices. If the spec file does not describe the devices correctly, Names first
-// writes the file, and returns an error if that fails. Names may therefore block while the disk is slow.
+// writes the file. Names may therefore block on a slow disk. If the write fails, it returns an error.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

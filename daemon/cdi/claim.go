@@ -31,8 +31,8 @@ const claimPrefix = "metalplug-claim_"
 // claimSize is the maximum size of the spec of a claim, which has at most 32 devices.
 const claimSize = 1 << 20
 
-// adminSuffix is appended to the first part of a CDI device name to mark the devices of a request with admin access. Neither the
-// name of a request nor the UID of a claim contains a dot.
+// adminSuffix marks the devices of a request with admin access. It follows the first part of a CDI device name. Neither the name
+// of a request nor the UID of a claim contains a dot.
 const adminSuffix = ".admin"
 
 // Request describes the nodes and variables that containers get for one request in a claim.
@@ -44,13 +44,14 @@ type Request struct {
 	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request makes the runtime set
-// the variables, and each further name adds the nodes of one device. If the file is missing, Claim creates it again, because the
+// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for the
+// variables. Each further name stands for the nodes of one device. If the file is missing, Claim creates it again, because the
 // directory is empty after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The snapshot may be older than the state in the field Devices, so only the specs of earlier claims are compared with it.
+	// The snapshot may be older than the devices in the requests. Therefore, it is compared only with the specs of earlier
+	// claims.
 	snapshot, _ := s.Inventory.Snapshot()
 	err = s.pruneClaims(snapshot)
 	spec := specs.Spec{Kind: claimKind}
@@ -83,9 +84,9 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 	return names, errors.Join(err, writeFile(s.claimFile(uid), spec))
 }
 
-// pruneClaims removes a device from the specs of claims if it is absent, has other nodes or belongs to another tenant. After
-// that, no container of the claim can start with that device until the claim is prepared again. pruneClaims reads the claims and
-// their devices from the files, so it also works after the daemon has restarted.
+// pruneClaims removes a device from the specs of claims if the device is absent, has other nodes or belongs to another tenant.
+// Until the claim is prepared again, none of its containers can start with such a device. pruneClaims reads the claims and their
+// devices from the files, so it also works after the daemon has restarted.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.prunedVersion == snapshot.Version {
 		return nil
@@ -125,9 +126,9 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	return err
 }
 
-// node returns the node that a device currently has at the given path in a container. If there is none, it returns nil. The
-// result contains the device number, so that the runtime does not look up the path on the host. By then, this path may belong to
-// another device.
+// node returns the node that a device currently has at the given path in a container. If there is no such node, it returns nil.
+// The result contains the device number. Otherwise, the runtime would later look up the path on the host, and the path may then
+// belong to another device.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {

@@ -17,15 +17,15 @@ const (
 	prefix = "metalplug."
 	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
-	// fileSize is the maximum length of a file name. The limit of the kernel, NAME_MAX, is larger. The difference leaves room for
+	// fileSize is the maximum length of a file name. The kernel allows longer names (NAME_MAX). The difference leaves room for
 	// the suffix of a temporary file.
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind is not just
-// the name of the resource, because the vendor's own tools may use that name as the kind for the same devices. A runtime rejects
-// a CDI name that two specs define. The domain of the resource becomes part of the vendor and not of the class, because runtimes
-// with CDI before 0.6 reject a class that contains a dot.
+// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind must differ
+// from the name of the resource. The vendor's own tools may use this name as the kind for the same devices, and a runtime rejects
+// a CDI name that two specs define. Runtimes with CDI before 0.6 reject a class that contains a dot. Therefore, the domain of the
+// resource becomes part of the vendor and not of the class.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {

@@ -29,8 +29,8 @@ func NewBook(boot string) *Book {
 // bootKey is the prefix of keys that are valid in one boot only.
 const bootKey = "boot="
 
-// key returns the key of a disk's evidence. The key is the medium, or the appearance in this boot if the medium does not
-// identify the disk. The key is empty if neither identifies the disk.
+// key returns the key of a disk's evidence. If the medium identifies the disk, the key is the medium. Otherwise, the key is the
+// appearance in this boot. A disk that cannot be identified has an empty key.
 func (b *Book) key(d Disk) string {
 	switch {
 	case d.Medium != "" && !b.twins[d.Medium]:
@@ -58,8 +58,8 @@ func (b *Book) Set(d Disk, v Evidence) { b.records[b.key(d)] = &v }
 // End deletes the evidence about a disk.
 func (b *Book) End(d Disk) { delete(b.records, b.key(d)) }
 
-// Presence returns a text that differs for each appearance of a disk with the same medium. Kernels before Linux 5.15 do not
-// count appearances. For these kernels, the text contains the inode of the disk's directory in sysfs.
+// Presence returns a text that is different each time the same disk appears. Kernels before Linux 5.15 do not count appearances.
+// For these kernels, the text contains the inode of the disk's directory in sysfs.
 func (b *Book) Presence(d Disk) string {
 	if d.Appearance == "" {
 		return bootKey + b.boot + " directory=" + strconv.FormatUint(d.Instance, 10)
@@ -82,8 +82,8 @@ func (b *Book) Split(medium string) {
 // HasTwins reports whether two disks have claimed the same medium since metalplugd started.
 func (b *Book) HasTwins(medium string) bool { return b.twins[medium] }
 
-// Restore adds the evidence that the last run of metalplugd has saved. It returns the media of adoptions that ended because the
-// node rebooted.
+// Restore adds the evidence that the last run of metalplugd has saved. Some adoptions end when the node reboots. Restore returns
+// the media of these adoptions.
 func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string) {
 	for key, v := range kept {
 		switch {

@@ -35,7 +35,7 @@ type Evidence struct {
 	// evidence clears this field.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence that the count in Written belongs to. Written is the latest value of [device.Sighting].Written that
+	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that
 	// includes no writes by an unknown process. In each presence, the kernel starts to count at 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
@@ -62,8 +62,8 @@ func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
-// OutlastsBoot reports whether the evidence is valid after a reboot. The fingerprint of an adoption shows whether another
-// machine has changed the disk in the meantime. An adoption without a fingerprint of data is therefore not valid.
+// OutlastsBoot reports whether the evidence is valid after a reboot. During the reboot, another machine may change an adopted
+// disk. Only a fingerprint of data shows such a change, so an adoption without one is not valid.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
 		_, hash, _ := strings.Cut(v.Fingerprint, ":")
@@ -83,8 +83,8 @@ type Seen struct {
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection. If the evidence is no longer valid, the result ended contains the reason.
-// Evidence of an erasure or an adoption ends if another disk with the same identity may have replaced the disk.
+// Weigh returns the evidence after an inspection. If the evidence is no longer valid, the result "ended" contains the reason.
+// Evidence of an erasure or an adoption ends if the disk may have been replaced by another disk with the same identity.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
@@ -111,8 +111,8 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	// If the disk is adopted, the helper compares the content with the fingerprint. If a read found data, metalplug later reads
-	// again from the offset of this data.
+	// For an adopted disk, the helper compares the content with the fingerprint. After a read that found data, metalplug later
+	// reads again from the offset of this data.
 	case v.Scrub == "" && v.Found == "":
 		return v, s.Data
 	}
@@ -127,8 +127,8 @@ type Read struct {
 }
 
 // Surveyed returns the evidence after metalplug has read another part of the disk. The parameter from is the evidence when this
-// read started. The result ok is false if the evidence has changed since then. If an earlier read found data, and this data is
-// gone, another process has changed the disk. In this case, the read starts again at offset 0.
+// read started. The result ok is false if the evidence has changed since this read started. If data from an earlier read is gone,
+// another process has changed the disk. In this case, metalplug reads the disk again from offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

@@ -43,8 +43,8 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode parses a message, which must be one JSON value. If a field is unknown, Decode returns [ErrMessage], because the sender
-// expects the field to have an effect.
+// Decode parses a message, which must be one JSON value. If the message has an unknown field, Decode returns [ErrMessage]. The
+// sender expects each field to have an effect.
 func Decode[T any](message []byte) (v T, err error) {
 	d := json.NewDecoder(bytes.NewReader(message))
 	d.DisallowUnknownFields()
@@ -79,7 +79,7 @@ func serve(fd int, answer Answer) error {
 	if err != nil {
 		return fmt.Errorf("receive the request: %w", err)
 	}
-	if hungUp(fd, 0) { // for example because metalplugd was killed, and its next run may already have sent the request again
+	if hungUp(fd, 0) { // for example because metalplugd was killed; its next run may already have repeated the request
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,8 +94,8 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. It waits for that for
-// the given number of milliseconds. With -1, it waits without a limit.
+// hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. The parameter timeout
+// is the time to wait for this, in milliseconds. With -1, hungUp waits without a limit.
 func hungUp(fd, timeout int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

@@ -24,8 +24,8 @@ const libexec = "/usr/libexec/metalplug"
 // sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the name of the configuration file that the parent process has passed. If it has passed none, ConfigFile
-// returns the parameter standard.
+// ConfigFile returns the name of the configuration file that the parent process has passed. Without such a name, it returns the
+// parameter "standard".
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -41,8 +41,8 @@ type Peer struct {
 	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the sockets
 	// in its directory, so a helper must not trust answers from any other process.
 	Activated bool
-	// Slots limits the number of simultaneous requests to the capacity of the channel. If it is nil, there is no limit. A limit
-	// is useful because the service manager refuses connections above the socket's MaxConnections= (systemd.socket(5)).
+	// Slots limits the number of simultaneous requests to the capacity of the channel. With a nil channel, there is no limit.
+	// Without a limit, the service manager may refuse a connection because of MaxConnections= (systemd.socket(5)).
 	Slots chan struct{}
 }
 
@@ -76,7 +76,7 @@ func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	defer unix.Close(fd)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		unix.Shutdown(fd, unix.SHUT_RDWR) // this makes a blocked read return
+		unix.Shutdown(fd, unix.SHUT_RDWR) // after this, a blocked read returns
 		close(ended)
 	})
 	var answer []byte
@@ -143,8 +143,8 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns the path of the program. It first looks in the directory of our own program, where a build puts all programs.
-// After that, it looks where the packages install the programs.
+// find returns the path of the program. It first looks in the directory of our own program, because a build puts all programs
+// into one directory. After that, it looks in the directory where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

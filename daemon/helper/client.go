@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper contains metalplugd's clients for the helpers. It turns work on a device into requests, and turns the answers
-// into values for the rest of the daemon. For each device, only one helper works at a time.
+// Package helper contains metalplugd's clients for the helpers. It sends a request for each piece of work on a device, and
+// converts the answer for the rest of the daemon. For each device, only one helper works at a time.
 package helper
 
 import (
@@ -25,8 +25,8 @@ const (
 	// number of connections.
 	maxWorking = 64
 	// maxAsking is the maximum number of simultaneous requests for the processes that have a device open. For each request, a
-	// helper reads the descriptors of all processes. In addition, metalplug-holders.socket accepts one connection from each
-	// metalplug-reset.
+	// helper reads the descriptors of all processes. metalplug-holders.socket accepts this many connections, and one more for
+	// each metalplug-reset.
 	maxAsking = 8
 )
 
@@ -36,7 +36,7 @@ type client struct {
 	reset   reset.Client
 	holders cgroup.Client
 
-	slots sync.Map // maps a sysfs path to a chan struct{}, whose only slot is full while a helper works on the device
+	slots sync.Map // maps a sysfs path to a chan struct{} with one slot; the slot is full while a helper works on the device
 
 	mu   sync.Mutex
 	next *question // the request that other callers may join, or nil
@@ -62,7 +62,7 @@ func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage
 // request returns a request for a target. The time limit of the request is the deadline of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, Target: t, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) > reset.MaxList { // without the list, the helper treats every pod as a pod that holds the disk
+	if len(t.Pods) > reset.MaxList { // without the list, the helper assumes that any pod may hold the disk
 		r.Pods = nil
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -71,8 +71,8 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device, and claims the device. A helper cannot erase a disk while another helper has
-// claimed the disk for reading.
+// claim waits until no helper works on a device, and claims the device. While one helper reads a disk, no other helper can
+// therefore erase the disk.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
 	slot := value.(chan struct{})
@@ -104,8 +104,8 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	return h.do(ctx, r)
 }
 
-// survey asks metalplug-reset to read a disk. It claims the disk, so that the function holding does not report the helper as a
-// process that has the disk open.
+// survey asks metalplug-reset to read a disk. It claims the disk, because the function "holding" would otherwise report the
+// helper as a user of the disk.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {

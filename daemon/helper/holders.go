@@ -16,8 +16,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding asks metalplug-holders which processes have one of the given nodes open, or another node of the same device. It first
-// waits until metalplug-reset works on none of the devices, because metalplug-reset may itself have a disk open.
+// holding asks metalplug-holders which processes have the devices with the given nodes open. For each device, the request
+// contains all its nodes. holding first waits until metalplug-reset works on none of the devices, because metalplug-reset may
+// itself have a disk open.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
 	var numbers []cgroup.Number
@@ -61,8 +62,8 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 }
 
 const (
-	// gathering is how long a request waits for further callers, so that only one request is sent when a container with several
-	// devices starts.
+	// gathering is how long a request waits for further callers. When a container with several devices starts, all callers share
+	// one request.
 	gathering = 2 * time.Millisecond
 	// questionLimit is the time limit for one request to metalplug-holders. On a busy node, systemd may take seconds to start the
 	// program.
@@ -102,7 +103,7 @@ func (h *client) send(q *question) {
 	finish := func() []cgroup.Number { // after this call, no further caller can join
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.next == q { // otherwise, the question was full and has already been replaced
+		if h.next == q { // otherwise, a new question has already replaced a full one
 			h.next = nil
 		}
 		return q.numbers
@@ -116,8 +117,7 @@ func (h *client) send(q *question) {
 	finish() // the helper may not have started
 }
 
-// claimAll claims several devices. It claims each device once and in sorted order, so that callers never wait for each other in a
-// cycle.
+// claimAll claims several devices. It claims each device once and in sorted order, so that callers never deadlock.
 func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)

@@ -53,9 +53,9 @@ const (
 	Erase   Order = "erase"
 )
 
-// Lease records how far a device is on its way from one tenant to the next. The zero value is not valid. A device that needs
-// evidence begins as [Unproven], and every other device begins as [Free]. Leases are copied, so code that changes Tenants must
-// replace the slice instead of modifying it.
+// Lease records which stage a device has reached between one tenant and the next. The zero value is not valid. A device that
+// needs evidence begins as [Unproven], and every other device begins as [Free]. Leases are copied, so code that changes Tenants
+// must replace the slice instead of modifying it.
 type Lease struct {
 	State   State `json:"state"`
 	Hold    Hold  `json:"hold,omitempty"`
@@ -67,7 +67,7 @@ type Lease struct {
 	// Medium is the medium of the disk when these containers were started, see [device.Target.Medium].
 	Medium  string `json:"medium,omitempty"`
 	Failure string `json:"failure,omitempty"` // why the most recent work failed, or empty if it succeeded
-	Order   Order  `json:"order,omitempty"`   // what the operator ordered, if that work failed; otherwise empty
+	Order   Order  `json:"order,omitempty"`   // the operator's order if its work failed, or empty
 }
 
 // Valid returns an error if the lease contains a value that is not in [Table].
@@ -86,8 +86,8 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// OfClaim returns the text that represents a claim in [Lease].Tenants. The text contains a slash, and the UID of a pod does
-// not.
+// OfClaim returns the text that represents a claim in [Lease].Tenants. The slash in this text distinguishes a claim from the UID
+// of a pod.
 func OfClaim(uid string) string { return "claim/" + uid }
 
 // Pods returns the UIDs of the pods that have had the device since it was last cleared. If a claim has had the device, the
@@ -116,18 +116,18 @@ type Event struct {
 	Medium  string   // only for the event started: the medium of the disk
 	Reason  string   // only for the event failed: the cause
 	Order   Order    // only for the event failed: the work, if the operator ordered it
-	// Proven reports whether the device can be offered when it has no tenant. It is set if the device needs no evidence, if its
-	// evidence is complete, or if its residue is erased before the next start.
+	// Proven reports whether the device can be offered when it has no tenant. There are three such cases. The device needs no
+	// evidence, its evidence is complete, or its residue is erased before the next start.
 	Proven bool
-	Given  bool // only for the event started: whether the device was given to the next tenant during the work
-	// For the event proven, Residue reports whether the disk contains a tenant's data that is erased before the next start. For
-	// the events started and listed, Residue reports whether metalplug attributes the content to the tenant from now on.
-	// metalplug does this only if the disk was proven to be unused or was erased, and if it is still the disk that was prepared.
-	// In addition, its resource must not offer disks that the host uses.
+	Given  bool // only for the event started: whether the kubelet gave the device to the next tenant during the work
+	// For the event proven, Residue is true if the disk contains a tenant's data that is erased before the next start. For the
+	// events started and listed, Residue is true if metalplug attributes all later content to the tenant. For this, there are
+	// three conditions. The disk was erased or proven to be unused. It is still the disk that was prepared. Its resource does not
+	// offer disks that the host uses.
 	Residue bool
 }
 
-// ErrEvent is the error for an event that [Table] does not allow in a state.
+// ErrEvent means that [Table] does not allow the event in the present state.
 var ErrEvent = errors.New("event not allowed")
 
 // Apply returns the lease after an event, and the effects that the caller must carry out. If the table has no row for the
@@ -176,7 +176,7 @@ func (l Lease) meets(c Condition, e Event) bool {
 	panic("unknown condition " + string(c))
 }
 
-// carryOut applies an effect to the lease. It returns false if the caller must carry out the effect.
+// carryOut applies an effect to the lease. It returns false for an effect that the caller must carry out.
 func (l *Lease) carryOut(do Effect, e Event) bool {
 	switch do {
 	case SetDue:

@@ -4,9 +4,8 @@ package lease
 
 import "slices"
 
-// Rule is the part of a resource's configuration that determines how metalplug resets and erases a device between two
-// tenants. A device that several tenants or the host can use at the same time has no rule, because it is neither reset nor
-// erased.
+// Rule is the part of a resource's configuration that determines how metalplug resets and erases a device between two tenants. A
+// device that several tenants can share, or that the host may use, is neither reset nor erased. It has no rule.
 type Rule struct {
 	Disk    bool // the device can keep a tenant's data
 	Scrubs  bool // the resource has an erase method
@@ -32,15 +31,14 @@ type Work struct {
 }
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter tenants
-// contains the tenants that the checkpoint lists. A checkpoint that lists no tenant counts as older. While a tenant waits for
-// its first container, a checkpoint also counts as older if it lists only tenants that have already had a container.
+// contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant waits for its first
+// container, the checkpoint must list this tenant. It counts as older if all its tenants have already had a container.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the next container is the first that these tenants start with the device. It returns true if no
-// container was started since the kubelet gave the device to the tenants. It also returns true if one of the tenants has not
-// had a container yet.
+// First reports whether the next container is the first one for these tenants. It returns true if no container was started since
+// the kubelet gave them the device. It also returns true if one of the tenants has not had a container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -48,15 +46,14 @@ func (l Lease) startedFor(tenants []string) bool {
 	return !slices.ContainsFunc(tenants, func(uid string) bool { return !slices.Contains(l.Tenants, uid) })
 }
 
-// Preparation returns the work to do before a container starts. The parameter first is the result of [Lease.First]. The
-// parameter same reports whether the disk still has the medium that the tenant's earlier containers were started with.
-// Another machine may have used the disk while the node was down. When the node is up again, metalplug attributes the
-// content to a tenant only if the same tenant starts again.
+// Preparation returns the work to do before a container starts. The parameter first is the result of [Lease.First]. The parameter
+// same is true if the disk still has the medium of the tenant's earlier containers. While the node was down, another machine may
+// have used the disk. After a reboot, metalplug therefore attributes the content to a tenant only if this tenant starts again.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	// The disk is also erased here if the kubelet gave it to the next pod before metalplug had cleaned it up.
+	// The kubelet may have given the disk to the next pod before the clean-up. Such a disk is erased here.
 	case first && l.Residue && r.Scrubs && l.Hold != Interrupted:
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):

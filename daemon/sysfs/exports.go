@@ -8,8 +8,8 @@ package sysfs
 // target_core_iblock.c, target_core_file.c and target_core_pscsi.c; drivers/usb/gadget/function/storage_common.c;
 // drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
 //
-// Among these targets, only iblock and pscsi open a disk exclusively. While one of the other targets has a disk open, an
-// exclusive open of the same disk still succeeds.
+// Only the targets iblock and pscsi open a disk exclusively. If any other target has a disk open, an exclusive open of this disk
+// still succeeds.
 //
 // A target opens its disk by a name in the mount namespace of the process that configured the target. The name may be a link, or
 // a node created by mknod, so only the device number is reliable. metalplug's units may not trace process 1, so they cannot look
@@ -33,7 +33,7 @@ import (
 type export struct {
 	by     string // description, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or "/dev/nvme0" for passthrough
-	number string // number of the open block device, such as "8:16", or empty if unknown. It takes precedence over the name
+	number string // number of the open block device, such as "8:16", or empty if unknown; takes precedence over the name
 	scsi   string // address of the SCSI device that receives the commands, such as "2:0:1:3", or empty if unknown
 	reach  reach  // the devices that may be open if the name does not exist in our mount namespace
 }
@@ -65,8 +65,8 @@ func checkExports(t *Tree, d Disk) error {
 	return nil
 }
 
-// openedNode returns the first of the given nodes that an export has open. If the export has none of them open, the result open
-// is false. An error means that metalplug cannot determine which device is open.
+// openedNode returns the first of the given nodes that an export has open. If there is no such node, the result "open" is false.
+// An error means that metalplug cannot determine which device is open.
 func openedNode(t *Tree, e export, nodes []Node) (n Node, open bool, err error) {
 	if e.number != "" {
 		n, open = findNode(nodes, func(n Node) bool { return n.Block && n.Number == e.number })
@@ -175,8 +175,8 @@ func (r *targets) nvme(dir string) {
 }
 
 // scsi finds the exports among the storage objects of LIO. The attribute info shows which file or block device is open. The
-// attribute udev_path contains the name that the configuring tool recorded. With target_core_user, the kernel does not open the
-// disk. Instead, the process that serves the disk opens it. iblock and pscsi open the disk exclusively (iblock_configure_device,
+// attribute udev_path contains the name that the configuring tool recorded. With target_core_user, a process opens the disk and
+// serves it, and the kernel does not open the disk. iblock and pscsi open the disk exclusively (iblock_configure_device,
 // pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
@@ -220,8 +220,8 @@ func scsiAddress(plugin, shown string) string {
 }
 
 // regular reports whether a storage object of fileio is a regular file. For a regular file, fd_configure_device requires a size
-// and sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If one of the two values was changed later, the
-// object is treated as a possible disk.
+// and sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If the size or the limit was changed later,
+// metalplug assumes that the object may be a disk.
 func (r *targets) regular(place, shown string) bool {
 	size := textBetween(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
@@ -255,7 +255,7 @@ func (r *targets) rnbd(dir string) {
 }
 
 // scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute "filename" is the name of
-// the open file. A line "[key]" follows if this name is not the default.
+// the open file. For a name other than the default, a line "[key]" follows.
 func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {

@@ -54,8 +54,8 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// Disk is a block device with the nodes that give access to it. An exclusive open of a disk fails if one of its partitions is
-// open exclusively, and vice versa (bd_may_claim in block/bdev.c). Nodes includes the nodes of the disk's twins.
+// Disk is a block device with the nodes that give access to it. A disk and its partition cannot both be open exclusively
+// (bd_may_claim in block/bdev.c). Nodes includes the nodes of the disk's twins.
 type Disk struct {
 	Nodes []Node   // the device itself first
 	Twins []string // sysfs paths of other block devices that represent the same disk
@@ -65,12 +65,12 @@ type Disk struct {
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first block device among the nodes of a disk for which the function matches returns true.
+// Part returns the first of a disk's block devices that meets a condition. The function "matches" is the condition.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return findNode(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 }
 
-// findNode returns the first of the given nodes for which the function matches returns true.
+// findNode returns the first of the given nodes that meets a condition. The function "matches" is the condition.
 func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
 	if i := slices.IndexFunc(nodes, matches); i >= 0 {
 		return nodes[i], true
@@ -80,10 +80,10 @@ func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
 
 // nodePaths returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first. For a
 // disk, the other devices are its partitions, its devices for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all devices of
-// its twins. For an NVMe namespace, they include its disk or generic device, and its controllers. A controller accepts commands
-// for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a device for SCSI commands, the
-// other devices include the disk. An exclusive open of a disk does not detect a process that has one of the character devices
-// open.
+// its twins. For an NVMe namespace, the other devices also include its disk or generic device, and its controllers. A controller
+// accepts commands for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a device for SCSI
+// commands, the other devices include the disk. A process may have one of the character devices open. An exclusive open of the
+// disk does not detect such a process.
 func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
@@ -133,8 +133,8 @@ func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 
 // twinsOf returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
 // NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). twinsOf omits hidden disks,
-// because native multipathing has already combined them. It omits removable media, because their WWID identifies the drive
-// instead of the medium. A dm device has no WWID.
+// because native multipathing has already combined them. It also omits a disk with a removable medium, because its WWID
+// identifies the drive and not the medium. A dm device has no WWID.
 func twinsOf(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	for _, attr := range [...]string{"wwid", "device/wwid"} {
@@ -156,7 +156,7 @@ func twinsOf(t *Tree, sysPath string) (found []string) {
 }
 
 // Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not
-// identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium, because the kernel
-// increments the diskseq before another medium can be read. The kernel does this at the next poll or open of the disk
-// (disk_check_events in block/disk-events.c, sd_open).
+// identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium. After a change of the
+// medium, the kernel increments the diskseq at the next poll or open of the disk (disk_check_events in block/disk-events.c,
+// sd_open). No process can read the new medium before that.
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

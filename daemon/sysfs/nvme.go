@@ -8,10 +8,10 @@ package sysfs
 // controller. With native multipathing, the disk is called the head, and is below the subsystem in /sys/devices/virtual.
 // Each path to the head is a hidden disk below a controller.
 //
-// Names alone do not show which devices belong together. nvme_alloc_ns uses the number of the subsystem in the name of a disk.
-// nvme_add_ns_cdev uses the number of the controller in the name of the generic node. The two numbers differ if an open node
-// keeps an earlier subsystem alive. Only the number after the last n is the same in all names. It is the number of the namespace
-// in its subsystem (head->instance). The parent devices identify the subsystem and the controller.
+// Names alone do not show which devices belong together. The name of a disk contains the number of the subsystem (nvme_alloc_ns).
+// The name of a generic node contains the number of the controller (nvme_add_ns_cdev). These numbers differ if an open node keeps
+// an earlier subsystem alive. Only the number after the last n is the same in all names, because it is the number of the
+// namespace in its subsystem (head->instance). The parent devices identify the subsystem and the controller.
 
 import (
 	"path"
@@ -54,7 +54,7 @@ func children(t *Tree, dir string, classes ...string) (found []string) {
 	return found
 }
 
-// members returns the controllers of a subsystem, which has a link to each of them (nvme_init_subsystem).
+// members returns the controllers of a subsystem. The subsystem has a link to each of its controllers (nvme_init_subsystem).
 func members(t *Tree, subsystem string) (controllers []string) {
 	for _, link := range children(t, subsystem, nvmeClass) {
 		if c := t.Resolve(link); c != "" {
@@ -72,7 +72,7 @@ func (t *Tree) NVMeSiblings(controller string) []string {
 	return []string{controller}
 }
 
-// subsystemOf returns the subsystem that has a link to a controller, or "" if the kernel shows none.
+// subsystemOf returns the subsystem that has a link to a controller, or "" if there is no such subsystem.
 func subsystemOf(t *Tree, controller string) string {
 	const class = "/sys/class/" + nvmeSubsystemClass
 	for _, name := range t.Names(class) {
@@ -114,8 +114,8 @@ func instanceOf(sysPath string) string {
 	return name[strings.LastIndexByte(name, 'n')+1:]
 }
 
-// NVMeNamespaces returns the disks that a controller reaches, without duplicates. Instead of the paths to a head, it returns the
-// head. The second result lists the namespaces for which the kernel has no disk, such as key-value namespaces.
+// NVMeNamespaces returns the disks that a controller reaches, without duplicates. For a path to a head, it returns the head. The
+// second result lists the namespaces for which the kernel has no disk, such as key-value namespaces.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, d := range children(t, controller, "block", nvmeGenericClass) {
 		if t.Link(d, "subsystem") == nvmeGenericClass {
@@ -134,7 +134,8 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	return slices.Compact(disks), without
 }
 
-// headsOf returns the heads that a disk below a controller may be a path to. A disk that is not hidden is its own head.
+// headsOf returns all possible heads of a disk below a controller. If the disk is hidden, it is a path to one of these heads. A
+// disk that is not hidden is its own head.
 func headsOf(t *Tree, controller, disk string) []string {
 	if t.Uint(disk, "hidden") == 0 {
 		return []string{disk}
@@ -161,8 +162,8 @@ func siblingOf(t *Tree, sysPath, subsystem string) string {
 	return ""
 }
 
-// nvmeNodes returns the other devices that represent the namespace at sysPath, and the controllers that reach it. It returns nil
-// for a device that is not a namespace.
+// nvmeNodes returns the controllers that reach the namespace at sysPath, and all other devices that represent this namespace. It
+// returns nil for a device that is not a namespace.
 func nvmeNodes(t *Tree, sysPath string) (found []string) {
 	if class := t.Link(sysPath, "subsystem"); class != "block" && class != nvmeGenericClass {
 		return nil

@@ -51,7 +51,7 @@ func (t *Tree) roots() [3]prefixed {
 	return [3]prefixed{{"/sys", t.Sys}, {"/dev", t.Dev}, {"/proc", t.Proc}}
 }
 
-// Path translates a kernel path ("/sys/…", "/dev/…", "/proc/…") to this tree.
+// Path translates a kernel path ("/sys/…", "/dev/…", "/proc/…") to a path in this tree.
 func (t *Tree) Path(name string) string {
 	for _, r := range t.roots() {
 		if rest, ok := strings.CutPrefix(name, r.prefix); ok && (rest == "" || rest[0] == '/') {
@@ -67,16 +67,16 @@ func (t *Tree) Present(name string) bool {
 	return unix.Lstat(t.Path(name), &found) == nil
 }
 
-// Stat follows links and describes the file at a kernel path. Unlike os.Stat, it allocates memory only for the path, because each
-// inspection calls it dozens of times.
+// Stat follows links and describes the file at a kernel path. Each inspection calls Stat dozens of times, so Stat allocates
+// memory only for the path. os.Stat would allocate more.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
 	return found, err
 }
 
 // ReadStart returns at most size bytes from the start of a file. It calls read(2) once and bypasses Go's poller. Some drivers
-// return EAGAIN, which would make os.ReadFile wait forever. Some devices hang when their whole configuration space is read, so
-// ReadStart never reads more than size bytes (pci_read_config). The error is [ErrGone] if the file does not exist.
+// return EAGAIN, and os.ReadFile would then wait forever. ReadStart never reads more than size bytes, because some devices hang
+// after a read of their whole configuration space (pci_read_config). The error is [ErrGone] if the file does not exist.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -8,12 +8,12 @@ package sysfs
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single file shows every use of a disk. A mounted file system is in mountinfo, but btrfs shows its own device number there
-// and names only one of its devices. LVM, md and bcache are in holders/ while they are active. If metalplug cannot determine
+// No single file shows every use of a disk. mountinfo lists mounted file systems. For btrfs, it shows a number that belongs to no
+// disk, and names only one of the disks. LVM, md and bcache are in holders/ while they are active. If metalplug cannot determine
 // whether a device is in use, it treats the device as in use.
 //
 // A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) combines them. If one of
-// the two is in use, metalplug treats both as in use (see [Disk]).
+// these block devices is in use, metalplug treats both as in use (see [Disk]).
 
 import (
 	"errors"
@@ -26,8 +26,8 @@ import (
 
 // Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the disk
 // appeared (Documentation/block/stat.rst). The kernel does not count passthrough commands, and counts nothing while queue/iostats
-// is 0. Before Linux 6.4, it counted writes to an NVMe disk with native multipathing only at the paths to the disk. The result
-// is 0 if the number is unknown.
+// is 0. With native multipathing, kernels before Linux 6.4 count writes only for the paths to an NVMe disk. The result is 0 if
+// the number is unknown.
 func Written(t *Tree, sysPath string) (sectors uint64) {
 	if sectors = written(t, sysPath); sectors == 0 && t.Link(path.Dir(sysPath), "subsystem") == nvmeSubsystemClass {
 		for _, controller := range t.NVMeControllers(sysPath) {
@@ -70,10 +70,9 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use is an error that describes how this machine uses a block device.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether the host itself certainly uses the device. If not, a pod that has the device may be using it.
+	// ByHost is true if the host itself certainly uses the device. If ByHost is false, the user may be a pod that has the device.
 	ByHost bool
-	// Unread is the error from reading a file that shows the use, or nil. If it is not nil, the device is treated as in
-	// use.
+	// Unread is the error from reading a file that shows the use, or nil. After an error, metalplug treats the device as in use.
 	Unread error
 }
 
@@ -96,8 +95,8 @@ func undetermined(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
-// InUse returns nil if nothing shows that the disk d is in use. Otherwise, it returns a *[Use]. InUse finds loop devices only by
-// the names of their backing files.
+// InUse returns nil if nothing shows that the disk d is in use. Otherwise, it returns a *[Use]. InUse may miss a loop device,
+// because it checks only the names of backing files.
 func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {
 		return undetermined(d, "used", d.err)
@@ -129,10 +128,10 @@ func checkMounts(t *Tree, d Disk) error {
 	return nil
 }
 
-// mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point
-// is empty if the line is about another device. The device number "0:N" means that the file system has no device or, like btrfs,
-// several devices. Only the source that was passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it, can then name a
-// block device. Follows Documentation/filesystems/proc.rst, 3.5.
+// mountOf checks whether a line of mountinfo describes a mount of a disk or of one of its partitions. It returns this part of the
+// disk and the mount point, or an empty mount point for any other line. The device number "0:N" means that the file system has no
+// device or, like btrfs, several devices. For such a file system, only the source that was passed to mount(2) can name a block
+// device. The source may be a node or a udev link. Follows Documentation/filesystems/proc.rst, 3.5.
 func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 	mount, filesystem, _ := strings.Cut(line, " - ")
 	fields := strings.Fields(mount) // ID, parent, major:minor, root, mount point, …
@@ -149,9 +148,9 @@ func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 	return part, unescape(fields[4])
 }
 
-// partNamed resolves links from a name in /dev, and returns the part of the disk to which the resulting node belongs. It is
-// sufficient to check the name, because metalplug-reset later detects mounts, swap space and loop devices reliably. The kernel
-// opens mounted and swapped-to devices exclusively, and shows the number of the device below a loop device.
+// partNamed resolves links from a name in /dev, and returns the part of the disk to which the resulting node belongs. The name
+// may be misleading, but metalplug-reset later detects mounts, swap space and loop devices reliably. The kernel opens a device
+// exclusively to mount it or to swap to it. For a loop device, the kernel shows the number of the backing device.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -188,7 +187,7 @@ func checkHolders(t *Tree, d Disk) error {
 	return nil
 }
 
-// checkBtrfs checks whether the disk is part of a mounted btrfs. For such a file system, mountinfo may name another of its disks.
+// checkBtrfs checks whether the disk is part of a mounted btrfs. For a btrfs on several disks, mountinfo may name another disk.
 func checkBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
@@ -199,7 +198,7 @@ func checkBtrfs(t *Tree, d Disk) error {
 }
 
 // checkBackingFiles checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
-// exclusive open would not detect them. If the attribute of a zram or loop device cannot be read, this device is not set up.
+// exclusive open would not detect them. A zram or loop device whose attribute cannot be read is not set up.
 func checkBackingFiles(t *Tree, d Disk) error {
 	const class = "/sys/class/block"
 	for _, kind := range []struct{ prefix, attr string }{{"loop", "/loop/backing_file"}, {"zram", "/backing_dev"}} {
@@ -213,8 +212,8 @@ func checkBackingFiles(t *Tree, d Disk) error {
 	return nil
 }
 
-// isNode reports whether a name in /dev is the node of the given device. The name must not be a link. In the device's name in
-// sysfs, "!" replaces "/" (dev_set_name).
+// isNode reports whether a name in /dev is the node of the given device. The name must not be a link. sysfs shows "!" instead of
+// "/" in the names of devices (dev_set_name).
 func isNode(name, device string) bool {
 	return path.Base(name) == path.Base(strings.ReplaceAll(device, "!", "/"))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// closeTimeout is how long a worker waits for other processes to close the device and for the last pod to end. A container
+// closeTimeout is how long a worker waits until other processes have closed the device and the last pod has ended. A container
 // runtime stops the sandbox one or two seconds after the containers. During this time, the worker repeats its check every
 // pollInterval.
 const (
@@ -24,15 +24,15 @@ const (
 // users is the result of a search for processes that have a device open.
 type users struct {
 	ownPod    bool   // a process of the pod that holds the device has it open
-	otherUser string // describes the first process found that is not of that pod, or empty
+	otherUser string // describes the first process found outside that pod, or empty
 	mayClose  bool   // the other process may soon close the device, for example because its pod is ending
 }
 
 // look finds the processes that have a device open. The parameter owners contains the UIDs of the pods that hold the device now.
-// If the flag ours is set, the processes of these pods are allowed to have the device open. Daemons on the node may monitor some
-// devices, such as GPUs. For such a device, look ignores processes that do not belong to an earlier pod. If metalplug could not
-// read which files a process has open, look treats it as a user of the device only if its pod has or had the device. If a claim
-// held the device, the pods are unknown, and look treats every such process as a user.
+// If the flag "ours" is set, the processes of these pods may have the device open. Daemons on the node may monitor some devices,
+// such as GPUs. For such a device, look ignores processes that do not belong to an earlier pod. If metalplug cannot read the open
+// files of a process, look treats the process as a user only if its pod has or had the device. The pods of a claim are unknown.
+// If a claim held the device, look therefore treats every unreadable process as a user.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -75,8 +75,8 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil calls the function question every pollInterval, until question returns true or an error, closeTimeout has passed, or
-// ctx ends.
+// retryUntil calls the function "question" every pollInterval. It stops when this function returns true or an error, after
+// closeTimeout, or when ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
@@ -90,8 +90,9 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// waitForUsers repeats the function look while a process that has the device open may soon close it. For example, udev and
-// metalplugd open a disk for a moment after every change, and the sandbox of a pod ends some time after the containers.
+// Some users of a device may soon close the device. waitForUsers repeats the function "look" while it finds such users. For
+// example, udev and metalplugd open a disk for a moment after every change, and the sandbox of a pod ends some time after the
+// containers.
 func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
@@ -101,9 +102,9 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 }
 
 // running returns a description of an earlier pod that still has a process, or an empty string. Such a process may open the
-// device at any time. It may also have registered files with io_uring, which metalplug cannot see. If metalplug cannot find out
-// whether a pod still runs, and the device is a disk that must be erased, the error is [ErrBusy]. For other devices, a missing
-// kubepods cgroup is not an error. metalplug does not know the pods of a claim, so it cannot check them.
+// device at any time. It may also have registered files with io_uring, which metalplug cannot see. For a disk that must be
+// erased, the error is [ErrBusy] if metalplug cannot find out whether a pod still runs. For other devices, a missing kubepods
+// cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// job is work on one device. Until the job ends, no other job works on that device or on other devices that the work
-// affects.
+// job is work on one device. The work may affect other devices too. Until the job ends, no other job works on any of these
+// devices.
 type job struct {
 	*Turnover
 	*inventory.Status // status of the device; replaced by the newest one when the work begins
@@ -44,8 +44,8 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// offeredAt returns the device at a sysfs path, or nil. It returns a device only if the device is offered, or if only the
-// evidence that it is unused is missing.
+// offeredAt returns the device at a sysfs path, or nil. The device must be offered. A disk that lacks only the evidence that it
+// is unused also counts.
 func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -57,8 +57,8 @@ func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns the reset method for the device, or an empty string if metalplug must not or cannot reset it. A reset that the
-// operator ordered is possible even if the resource configures the method none.
+// method returns the reset method for the device, or an empty string if metalplug must not or cannot reset the device. The
+// operator can order a reset even if the resource has the method "none".
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.policy.Reset.Method == config.Auto, j.policy.Reset.Method == config.None && byHand:

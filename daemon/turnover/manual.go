@@ -72,7 +72,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	j.Inventory.Recovered(id)
 	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.
 	enough := !j.Used || policy.Units.Release == "" && (scrub != "" || !policy.Reset.AtRelease() || !policy.scrubs())
-	// If an erasure has failed, a reset does not make up for it.
+	// After a failed erasure, a reset alone is not enough.
 	mended := scrub != "" || j.Order == lease.Reset
 	switch {
 	case enough && (mended || j.Order == lease.NoOrder):
@@ -98,10 +98,10 @@ func (j *job) doOrder(ctx context.Context, scrub string) error {
 }
 
 // Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If the change o
-// names no erase method, metalplug uses the method of the resource, or else adoptScrub. Adopt returns once the order is in the
-// state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the order is possible, but does not
-// record it. The result note is a message for the operator, which says what will be done, or why there is nothing to do. The
-// errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// names no erase method, metalplug uses the method of the resource. If the resource has no method, metalplug uses adoptScrub.
+// Adopt returns once the order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks
+// whether the order is possible, but does not record the order. The result note tells the operator what metalplug will do, or why
+// nothing is to be done. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

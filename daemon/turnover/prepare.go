@@ -25,9 +25,9 @@ import (
 const startLimit = 25 * time.Second
 
 // Start prepares devices of a resource, all at the same time, for a container that is about to start. It may be called again for
-// the same devices. If Start returns an error, the container must not start. [ErrBusy] means that a process, perhaps in the same
-// pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and recorded, for at most
-// 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the device.
+// the same devices. If Start returns an error, the container must not start. After [ErrBusy], the device is unchanged, because a
+// process still has the device open. This process may be in the same pod. Start blocks until all work is done and recorded, for
+// at most 29 seconds. If the kubelet disconnects, ctx ends, but the work continues. A disconnect is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	policy := t.policyFor(resource)
 	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
@@ -55,8 +55,8 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 }
 
 // start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a container
-// with a disk starts, the state file must record two facts. The disk has to be erased later, and the evidence that it is unused
-// is no longer valid. Devices that are not disks need no such record.
+// with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later. The second is
+// that the evidence for an unused disk is no longer valid. Other devices need no such record.
 func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -79,9 +79,9 @@ func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventor
 
 // ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before it
 // starts a container. However, a device list from a plugin can make the kubelet replace the checkpoint with an older state. The
-// reason is that the kubelet's function writeCheckpoint collects the state under a lock but writes it without the lock
-// (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). Any later list makes the kubelet write the checkpoint
-// again. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
+// kubelet's function writeCheckpoint collects the state under a lock, but releases the lock before it writes the state
+// (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). The kubelet writes the checkpoint again after each later
+// list. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
 func (t *Turnover) ownersOf(ctx context.Context, policy policy, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
@@ -112,13 +112,13 @@ func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owner
 		return err
 	}
 	defer j.finish()
-	j.policy = policy // the rules of this resource apply, even if the device belongs to another one by now
+	j.policy = policy // the rules of this resource apply, even if the device now belongs to another resource
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// The result must not be recorded before the vendor unit has ended. If it were recorded earlier and metalplugd ended in
-	// between, the next run would not erase the data that the unit has written.
+	// Record the result only after the vendor unit has ended. Otherwise, if metalplugd ended while the unit was running, the next
+	// run would not erase the data that the unit has written.
 	j.Inventory.Prepared(id, p)
 	if errors.Is(ctx.Err(), context.Canceled) { // the daemon is stopping, and its next run repeats the work
 		return cmp.Or(err, ctx.Err())
@@ -133,8 +133,8 @@ func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owner
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If the configuration allows other pods or the host to use the device
-// too, prepare only runs the vendor units.
+// prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare only runs
+// the vendor units.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id := j.Device.ID
 	switch {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// sliceTime is how long the helper reads a disk, and keeps it locked, in one request. The part that it reads is a slice.
-	// After a restart, metalplugd continues after the last complete slice.
+	// sliceTime is how long the helper reads a disk in one request. During this time, the helper keeps the disk locked. The part
+	// that it reads is a slice. After a restart, metalplugd continues after the last complete slice.
 	sliceTime = 8 * time.Second
 	// foundPause is how long the daemon waits after it has found data on a disk. It then reads again from the same offset, in
 	// case an operator has removed the data.
@@ -69,7 +69,7 @@ func (j *job) read(ctx context.Context) error {
 	return nil
 }
 
-// askHolders checks that no process has a disk open that is about to be offered.
+// askHolders is called for a disk that is about to be offered. It checks that no process has the disk open.
 func (j *job) askHolders(ctx context.Context) error {
 	err := j.checkUnused(ctx)
 	if err == nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // cleanUpLimit returns the time limit for a reset and an erasure that no container waits for. Before the start of a container,
-// the limit is much shorter ([startLimit]), because the kubelet waits. If the work then fails, the daemon later repeats it with
-// the longer limit, which is enough to read a whole disk.
+// the limit is much shorter ([startLimit]), because the kubelet waits. If the short limit is not enough, the work fails, and the
+// daemon later repeats the work with the longer limit. The longer limit is enough to read a whole disk.
 func (p policy) cleanUpLimit() time.Duration {
 	if p.Reset.AtRelease() {
 		return max(p.Reset.Timeout, time.Second)
@@ -25,8 +25,8 @@ func (p policy) cleanUpLimit() time.Duration {
 }
 
 // cleanUp prepares a device for the next pod after the last pod has ended. It does nothing and returns nil if a new pod already
-// has the device, or if the device must not be cleaned up now. It also does nothing if an operator's order has failed and only
-// the operator can repeat it.
+// has the device, or if the device must not be cleaned up now. It also does nothing if an operator's order has failed, and only
+// the operator may repeat this order.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.policy.ClearedAtRelease() || !j.policy.repeatsOrder(j.Order) {
 		return nil
@@ -71,9 +71,9 @@ func (j *job) restore(ctx context.Context) error {
 }
 
 // clear asks the helper to work on a device that has no tenant. An erasure must be recorded in the state file before metalplugd
-// reports it. Otherwise, after a crash, metalplugd would mistake data that is written to the disk later for a pod's data and
-// erase it. If the last work on a disk failed, the cause may have been that the state file could not be written. In this case,
-// clear waits for the state file even if it has not erased the disk.
+// reports it. If metalplugd crashed without this record, its next run would mistake new data on the disk for a pod's data and
+// erase the new data. The last work on a disk may have failed because the state file could not be written. After a failure, clear
+// therefore waits for the state file even if it has not erased the disk.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

@@ -36,8 +36,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	return p, nil
 }
 
-// prepared sends the request to the helper. Before an erasure, it waits until the state file no longer contains the fingerprint
-// of the disk. Otherwise, after a crash during the erasure, the fingerprint in the file would not match the content of the disk.
+// prepared sends the request to the helper. Before an erasure, it waits until the fingerprint of the disk is gone from the state
+// file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
@@ -98,7 +98,7 @@ func (j *job) count(w device.Work, methods []string, p device.Report, took time.
 }
 
 // together begins work on the other devices that a reset affects. [Turnover.take] has locked these devices. The result is an
-// error if a pod holds one of them, or if metalplug must not reset one of them.
+// error if a pod holds such a device, or if metalplug must not reset such a device.
 func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.offeredAt(path)

@@ -5,8 +5,8 @@
 //
 // The package checks that no process has the device open, resets the device with the configured method, and erases the device if
 // the resource requires that. It reports each step to the inventory, which changes the lease of the device. Only the helper
-// processes open the device ([device.Touch]). They repeat all checks before they change it. Only one worker at a time works on a
-// device. After a failure, or if a helper does not answer, no pod gets the device.
+// processes open the device ([device.Touch]). A helper repeats all checks before it changes the device. Only one worker at a time
+// works on a device. If the work fails, or if a helper does not answer, no pod gets the device.
 package turnover
 
 import (
@@ -42,8 +42,8 @@ const (
 	maxBackoff     = 10 * time.Minute
 )
 
-// policy is the configuration of a resource, which determines the work on its devices between two pods. A disk is erased only
-// before the first container of a pod starts, and not before the other containers of that pod.
+// policy is the configuration of a resource. It determines the work on the resource's devices between two pods. A disk is erased
+// before the first container of a pod starts, but not before the pod's other containers.
 type policy struct{ config.Resource }
 
 // sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
@@ -52,8 +52,8 @@ func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
 
 func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
 
-// repeatsOrder reports whether cleaning up a released device also does the work that the operator ordered and that failed. It
-// returns true if no order has failed.
+// An order of the operator may have failed. repeatsOrder reports whether the clean-up of a released device repeats the work of
+// this order. It returns true if no order has failed.
 func (p policy) repeatsOrder(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -76,9 +76,9 @@ type Turnover struct {
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. Running may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start], and passes it the device ID. Unit
-	// returns when the vendor unit has succeeded or failed, or when ctx ends. Unit is nil if the hardware is simulated from a
-	// recording.
+	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start]. It passes the device ID to this
+	// unit. Unit returns when the vendor unit has succeeded or failed, or when ctx ends. Unit is nil if the hardware is simulated
+	// from a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
@@ -110,8 +110,8 @@ func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e aud
 	t.Audit.Note(e)
 }
 
-// Run works on devices after their release, and before they are offered for the first time, until ctx ends. Each device with
-// pending work has one worker, which repeats the work until it succeeds. Run waits for the workers.
+// Until ctx ends, Run works on devices that were released, or that must be prepared before they are offered for the first time.
+// Each device with pending work has one worker, which repeats the work until it succeeds. Run waits for the workers.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()
 	var all sync.WaitGroup
@@ -177,7 +177,7 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 	}
 }
 
-// doWork does the given work on a device. It does nothing and returns nil if that work is no longer pending.
+// doWork does the given work on a device. If this work is no longer pending, doWork does nothing and returns nil.
 func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -218,7 +218,7 @@ func (t *Turnover) pause(ctx context.Context, id string, wait time.Duration, tod
 	}
 }
 
-// halfErased is the error of an erasure that failed, but may have changed the content of the disk.
+// halfErased is the error of a failed erasure. The erasure may already have changed the content of the disk.
 type halfErased struct{ error }
 
 // Unwrap returns the cause.

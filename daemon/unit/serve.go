@@ -18,7 +18,7 @@ type Helper struct {
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError is the maximum length of an error in bytes. JSON may need six bytes to represent one of these bytes.
+// maxError is the maximum length of an error in bytes. JSON may need six bytes for one byte of the error.
 const maxError = exchange.MessageSize / 8
 
 // Serve answers one request from standard input. It blocks until the unit has succeeded or failed.
@@ -51,7 +51,7 @@ func (h Helper) do(request []byte) error {
 	return h.Run(ctx, template, r.Device)
 }
 
-// template returns the template unit that the configuration names for a request.
+// template returns the template unit for a request. The configuration names this unit.
 func (h Helper) template(r Request) (string, error) {
 	c, err := config.Load(h.File)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unit lets metalplugd run a vendor unit. It contains the request that metalplugd sends and the helper that answers the
+// Package unit lets metalplugd run a vendor unit. It contains the request from metalplugd, and the helper that answers this
 // request.
 //
 // A request names a resource, a stage and a device, but never a unit. The helper reads the unit's name from the configuration.
@@ -50,9 +50,9 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Run makes the helper start the unit that is configured for a resource and a stage, and passes the ID of a device to the unit.
-// It blocks until the unit has succeeded or failed. If the deadline of ctx passes, the helper stops the unit. If ctx is
-// cancelled, the unit keeps running.
+// Run asks the helper to start the unit that is configured for a resource and a stage. The unit gets the ID of the device. Run
+// blocks until the unit has succeeded or failed. If the deadline of ctx passes, the helper stops the unit. If ctx is cancelled,
+// the unit keeps running.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))

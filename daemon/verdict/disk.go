@@ -15,8 +15,8 @@ type DiskFacts struct {
 	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // the evidence about the disk, or nil
-	// Presence is a text that the last inspection derived from the current appearance of the disk, see [evidence.Book.Presence].
-	// It is empty if the disk cannot be distinguished from other disks.
+	// Presence describes the current appearance of the disk at the last inspection, see [evidence.Book.Presence]. It is empty if
+	// metalplug cannot distinguish the disk from other disks.
 	Presence string
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
@@ -26,8 +26,8 @@ func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
 
-// Offerable reports whether a device without a tenant can be offered. Either the device needs no evidence, or its evidence is
-// complete, or the data of its last tenant is erased before the next container starts.
+// Offerable reports whether a device without a tenant can be offered. There are three such cases. The device needs no evidence,
+// its evidence is complete, or its last tenant's data is erased before the next container starts.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
 // Complete reports whether the evidence about a disk is complete. It ignores the processes that have the disk open.
@@ -35,8 +35,8 @@ func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
 
-// holdersChecked reports whether metalplug has checked, since the disk appeared, which processes have the disk open. An
-// inspection cannot detect a process that only reads from the disk.
+// holdersChecked reports whether metalplug has checked which processes have the disk open. Only a check since the last appearance
+// of the disk counts. An inspection cannot detect a process that only reads from the disk.
 func (f *Facts) holdersChecked() bool {
 	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
 }
@@ -68,7 +68,7 @@ func (f *Facts) diskTodo() Todo {
 	return Nothing
 }
 
-// missingEvidence returns why the evidence about a disk is not complete, or nil if it is.
+// missingEvidence returns why the evidence about a disk is not complete, or nil for complete evidence.
 func (f *Facts) missingEvidence() error {
 	v, offer, d := f.Disk.Evidence, f.Seen.Offer, f.Seen.Device
 	if v == nil {
@@ -106,7 +106,7 @@ func Content(offer error) string {
 }
 
 // Way returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
-// identity must be reset instead, because an adoption could apply to another disk in the same place.
+// identity must be reset instead. If another disk took its place, an adoption would also apply to that disk.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)

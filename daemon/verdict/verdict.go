@@ -19,7 +19,7 @@ type Facts struct {
 	Seen     *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	Known    bool             // whether the device was found since metalplugd started
 	Resource string           // the resource that offers the device, or would offer it
-	Offered  bool             // whether the device is in the device list, where it stays until no pod can hold it
+	Offered  bool             // whether the device is in the device list; it stays there while a pod may hold it
 	Faults   Faults
 	Lease    lease.Lease
 	Rule     *device.Rule // rule of the resource, or nil
@@ -39,7 +39,7 @@ type Facts struct {
 // Faults are the faults of the hardware itself.
 type Faults struct {
 	Marks    []string      // faults of the device and its parents, from events and counters
-	Warnings []string      // faults that events and counters report, but that leave the device usable
+	Warnings []string      // faults from events and counters that do not prevent the use of the device
 	Stuck    time.Duration // how long the hardware has not answered, or 0
 	Flapping string        // why metalplug does not yet trust a device that has no fault now
 }
@@ -53,31 +53,30 @@ type Verdict struct {
 	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
 	Warning string // a fault that does not prevent the use of the device
-	// Reserved explains why only the current tenant may have the device, for example because the host uses it. Barred is the same
-	// text, but is empty if Reserved describes only data that is erased before the next container starts. Barred is also set
-	// while the device must be cleared.
+	// Reserved explains why no tenant except the current one may have the device, for example because the host uses the device.
+	// Barred is [BeingCleared] while the device must be cleared. Otherwise, Barred is the same text as Reserved. It is empty if
+	// Reserved describes only data that is erased before the next container starts.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
 
 var (
-	// errElsewhere explains why a device is Unhealthy in the resource that offered it before. A device cannot be in two
-	// resources. Otherwise, the kubelet could allocate it under the name of the new resource while a pod still holds it under the
-	// old name.
+	// errElsewhere explains why a device is Unhealthy in the resource that offered it before. A pod may still hold the device
+	// under the name of this old resource. If the new resource offered it too, the kubelet could give the device to a second pod.
 	errElsewhere = errors.New("the device now belongs to resource")
-	// errNotBack explains why a device is Unhealthy if metalplugd knows it from a saved file, but no inspection has found it yet.
+	// errNotBack explains why a device from a saved file is Unhealthy until an inspection finds it.
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
-// lastPodEnded explains why a disk is not offered if metalplug has neither erased nor read it since its last pod ended.
+// lastPodEnded explains why a disk is not offered right after its last pod. metalplug must first erase or read the disk.
 const lastPodEnded = "the last pod has just ended"
 
 // BeingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
 const BeingCleared = "being cleared after the last pod"
 
-// Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased, and it ignores that the
-// device is in use if a tenant holds it. If a device must be cleared, it enters the list of its own resource before it can
-// join a bundle, because metalplug clears only offered devices.
+// Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased. While a tenant holds the
+// device, it also ignores that the device is in use. metalplug clears only offered devices. A device that must be cleared
+// therefore enters the list of its own resource before it can join a bundle.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
@@ -86,8 +85,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data can leave its own device list or its bundle without being erased first.
-// This is allowed if the data is erased before the next container starts, wherever the disk is offered.
+// Parting reports whether a disk with a tenant's data can leave its device list or its bundle before the data is erased. This is
+// allowed if the data is in any case erased before the next container starts.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }
@@ -124,15 +123,14 @@ func (f *Facts) unproven() error {
 	return f.missingEvidence()
 }
 
-// Spared reports whether a disk is offered although it contains a tenant's data. Such a disk is erased before the next container
-// starts.
+// Spared reports whether a disk with a tenant's data is offered. Such a disk is erased before the next container starts.
 func (f *Facts) Spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether a tenant's data is the only obstacle to offering the disk, and will be erased before another tenant
-// can read it.
+// erasable reports whether a tenant's data is the only reason for not offering the disk, and will be erased before another tenant
+// can read the data.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
 }
@@ -160,8 +158,8 @@ func join(first string, more []string) string {
 	return strings.Join(more, "; ")
 }
 
-// Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears, or
-// reports a fault that lasts until the device is reset. Lost returns false while metalplug's own work changes the hardware.
+// Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears. A fault that
+// only a reset can clear has the same effect. Lost returns false while metalplug's own work changes the hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
 }
@@ -185,7 +183,7 @@ func (f *Facts) pendingReason() string {
 	return ""
 }
 
-// Init returns the systemd unit that must run before the device is offered, or "" if there is no such unit or it has run.
+// Init returns the systemd unit that must still run before the device is offered, or "".
 func (f *Facts) Init() string {
 	if !f.Offered || f.Rule == nil || f.Firmware == f.Rule.Init || f.Unfit() != nil {
 		return ""
@@ -208,7 +206,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Barred = v.Reserved
 	}
 	switch {
-	case unfit != nil && f.Unusable() == nil: // a fault of the device itself may be the reason why it has no bundle
+	case unfit != nil && f.Unusable() == nil: // the device is in no bundle, perhaps because of its own fault
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
 	case f.Uncleared() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer):
 		v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is erased
@@ -259,14 +257,14 @@ const (
 	EraseAdopted Todo = "adopted disk not erased"
 	CleanUp      Todo = "device not cleared"
 	ReadDisk     Todo = "disk not read"
-	ReadAgain    Todo = "disk not read again" // because the data that was found may be gone
+	ReadAgain    Todo = "disk not read again" // read the disk again, because the data found earlier may be gone
 	Initialise   Todo = "device not initialised"
 	AskHolders   Todo = "disk not checked" // check which processes have the disk open
 )
 
-// Todo returns the work that is pending for a device. For a disk whose content is not from a tenant, or need not be erased yet,
-// metalplug only checks that the processes of the last tenant have ended. An operator may be using a cordoned disk, so metalplug
-// only reads it.
+// Todo returns the work that is pending for a device. Some disks have no content from a tenant, or need not be erased yet. For
+// such a disk, metalplug only checks that the processes of the last tenant have ended. An operator may be using a cordoned disk,
+// so metalplug only reads such a disk.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
