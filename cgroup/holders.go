@@ -40,7 +40,7 @@ func ParseNumber(block bool, dev string) (Number, error) {
 // Holder is a process that has a device node open or mapped into its memory.
 type Holder struct {
 	PID int `json:"pid"`
-	// name of at most 15 bytes; print it in quotes, because the process can choose it
+	// name of at most 15 bytes; print the name in quotes, because the process can choose its name
 	Comm   string `json:"comm"`
 	Number Number `json:"node"`
 	PodUID string `json:"pod,omitempty"` // UID of the process's pod, or "" for a process of the host

@@ -58,7 +58,7 @@ func (r *scanner) stalled() bool {
 	return r.idleChecks > progressChecks
 }
 
-// readProcess finds the devices that the scanner's process holds, and adds them to the map held. If the process has exited,
+// readProcess finds the devices that the scanner's process holds, and adds them to the map "held". If the process has exited,
 // nothing is added. If the process was listed as a process of the host but belongs to a pod, it is postponed.
 func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
@@ -90,8 +90,8 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 
 // readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map held. Most processes have
 // one descriptor table, but a thread may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the
-// others, the directory of the process shows no descriptors. Each thread also has a directory in /proc, although procfs does not
-// list these directories (proc_tid(5)).
+// others, the directory of the process shows no descriptors. Each thread has a directory in /proc too, but procfs does not list
+// these directories (proc_tid(5)).
 //
 // A thread may exit before its table is read, and a new thread may have a copy of that table. readFiles therefore lists the
 // threads again until all of them were read. It compares each thread with those that were read. In a pod, readFiles reads the
@@ -241,8 +241,8 @@ func (r *scanner) compareTables(a, b int) int {
 	return [...]int{0, -1, 1}[order]
 }
 
-// list returns the numeric names in a directory. While it reads the directory, it passes the number of names to the
-// function charge.
+// list returns the numeric names in a directory. While list reads the directory, it passes the number of names to the function
+// "charge".
 func list(dir string, charge func(int) error) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {

@@ -225,8 +225,8 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp abandons the current process if the reader has made no progress within the time patience. The result stuck reports
-// whether giveUp has done so. The result rest contains the processes that the reader has not read yet. giveUp marks the current
+// giveUp abandons the current process if the reader has made no progress within the time patience. If giveUp has done so, the
+// result "stuck" is true. The result "rest" contains the processes that the reader has not read yet. giveUp marks the current
 // process as unread, and the scan then reads no other process of the same pod. If a file on a network file system may be the
 // cause, giveUp instead makes the process the first in rest. The scan then reads the process again, but without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
@@ -288,7 +288,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process. The caller must hold the lock unless no process is being read.
+// ownerOf returns the owner of a process. While a process is being read, the caller must hold the lock.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -379,10 +379,10 @@ func (s *scan) privileged(pid int) bool {
 const pfForkNoExec = 0x40
 
 // isRunc reports whether a process of a pod is "runc init". This process has all capabilities until it executes the program of
-// the container, and the CPU quota of the pod may stop it before. In runc 1.3, the first process is in the pod's cgroup, but in
-// the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not call
-// execve(2) until then (libcontainer/nsenter/nsexec.c). A container's program is in the container's mount namespace. It is the
-// leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not answer, isRunc
+// the container. Before that, the CPU quota of the pod may stop this process. In runc 1.3, the first process is in the pod's
+// cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not
+// call execve(2) until then (libcontainer/nsenter/nsexec.c). A container's program is in the container's mount namespace. It is
+// the leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not answer, isRunc
 // returns false.
 func (s *scan) isRunc(pid int, dir string) bool {
 	text, _ := readFile(dir + "/stat")

@@ -126,7 +126,8 @@ type Class struct {
 	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci_health.go contains the checks that are the
 	// same for all PCI functions.
 	Health func(*Host, Device) error
-	// Warning describes a problem of a usable device that the operator should solve. It returns "" if there is no such problem.
+	// Warning describes a problem that the operator should solve. The device is still usable. Warning returns "" if there is no
+	// such problem.
 	Warning func(*Host, Device) string
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target

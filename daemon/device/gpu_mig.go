@@ -22,7 +22,7 @@ package device
 // Health: a MIG device is healthy if its GPU is. The kernel sends no event when instances are created or destroyed, so the GPU is
 // inspected every minute.
 //
-// Nodes: a container gets the nodes of the GPU, through which every process communicates with the driver. For access to an
+// Nodes: a container gets the nodes of the GPU, because every process needs them to communicate with the driver. For access to an
 // instance, the driver requires two capabilities, and the container gets their nodes too. CUDA uses the first instance that it
 // can access.
 //

@@ -46,8 +46,8 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error if a required pattern matches no member. The error names these patterns. The map taken
-// contains the nodes of other devices, with their owners.
+// missing returns an [ErrIncomplete] error if a required pattern matches no member. The error names these patterns. The map
+// "taken" contains the nodes of other devices, with their owners.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -198,7 +198,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 }
 
 // ownMembers returns the nodes of a group. A matching node may belong to another class, or to the group of an earlier rule. The
-// map taken contains the owners of these nodes.
+// map "taken" contains the owners of these nodes.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -246,9 +246,8 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// linksBeside returns all links in the directories where udev's rules create links to the kind of the given node. For example,
-// links to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to other
-// nodes.
+// linksBeside returns all links in the directories where udev's rules create links to nodes of the same kind. For example, links
+// to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

@@ -9,7 +9,7 @@ package device
 //
 // Identity: the node GUID, which the vendor assigns. RoCE adapters derive it from the MAC address. The name of a device is not
 // used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
-// order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
+// order of discovery. An unconfigured virtual function has the GUID 0. Its identity is therefore its PCI address.
 //
 // All virtual functions of an adapter share the link of the adapter. If this host uses virtual functions as RDMA devices,
 // metalplug does not offer the adapter itself.

@@ -22,7 +22,7 @@ package device
 // controller.
 //
 // Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block, queue/zoned).
-// metalplug offers it only if the rule matches ATTR{queue/zoned}.
+// metalplug offers such a namespace only if the rule matches ATTR{queue/zoned}.
 //
 // With native multipathing, several controllers may reach a namespace. The namespace is then a disk below its subsystem, and has
 // no PCI parent. The paths to this disk are hidden disks, which have no node and are never subjects.
@@ -115,8 +115,8 @@ func nvmeOffer(h *Host, d Device) error {
 	return joinErrors(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
-// nvmeWritable returns an error for a read-only namespace. It also returns an error for a zoned namespace, unless the rule
-// requests zoned namespaces.
+// nvmeWritable returns an error for a read-only namespace. It also returns an error for a zoned namespace if the rule does not
+// request such namespaces.
 func nvmeWritable(h *Host, d Device) error {
 	if h.Uint(d.SysPath, "ro") != 0 {
 		return excludedf("the disk is read-only")

@@ -71,9 +71,9 @@ type Target struct {
 	Auto string `json:"-"`
 	// Siblings are the sysfs paths of other disks that a reset affects.
 	Siblings []string `json:"-"`
-	// Fingerprint is the [Report].Fingerprint of the data that a pod left on a disk or that the operator adopted, or empty. A
-	// helper refuses to erase other data and returns [ErrForeign]. A probe reads the same blocks again, so that the daemon can
-	// compare the fingerprints.
+	// Fingerprint is the [Report].Fingerprint of the data on the disk, or empty. A pod left this data, or the operator adopted
+	// it. A helper refuses to erase other data and returns [ErrForeign]. A probe reads the same blocks again, so that the daemon
+	// can compare the fingerprints.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data
 	// was written since then, the disk is not erased. Written is nil if the value is unknown.
@@ -154,11 +154,11 @@ type Holder struct {
 type Report struct {
 	// Content describes the data on the disk in words, for example "ext4". It is empty for a blank disk.
 	Content string `json:"content,omitempty"`
-	// Fingerprint identifies the content. If a later probe has this fingerprint in its [Target], its report contains a
-	// fingerprint that can be compared with this one. Fingerprint is empty if the disk was not read.
+	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] reads the same blocks, so the two
+	// fingerprints can be compared. Fingerprint is empty if the disk was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Claimed means that the kernel refuses an exclusive open, although nothing else shows that the disk is in use. Only a probe
-	// sets this field.
+	// Claimed means that only the exclusive open shows that the disk is in use. The kernel refuses this open. Only a probe sets
+	// this field.
 	Claimed bool   `json:"claimed,omitempty"`
 	Smart   Smart  `json:"smart,omitzero"`   // only for a probe of an NVMe namespace
 	Done    string `json:"done,omitempty"`   // describes the work and its verification; only for [Touch].Prepare
@@ -198,8 +198,8 @@ type Smart struct {
 // probeLimit is the maximum duration of a probe. A disk that needs more time to read 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// problems describes the problems that a disk reports. If the parameter sick is true, it describes the problems that make a disk
-// unhealthy. Otherwise, it describes the problems of a disk that is still usable. The bits are those of the NVM Express Base
+// problems describes the problems that a disk reports. If the parameter "sick" is true, these are the problems that make a disk
+// unhealthy. Otherwise, these are the problems of a disk that is still usable. The bits are those of the NVM Express Base
 // Specification 2.0, figure 207, as in nvme.h of libnvme.
 func (s Smart) problems(sick bool) string {
 	var all []string
@@ -243,9 +243,8 @@ func (s *Sighting) setTarget(h *Host) {
 }
 
 // probe adds the facts that only metalplug-reset can find, because only this helper can open the node. A disk that is not proven
-// blank is not offered, unless its resource allows disks in use. A disk is not read if a pod holds it, or if it is not offered
-// for another reason. If a disk will be erased before its next use, the helper only checks whether it can open the disk
-// exclusively.
+// blank is offered only if its resource allows disks in use. The helper does not read a disk that a pod holds, or that is not
+// offered for another reason. If a disk will be erased before its next use, the helper only tries to open the disk exclusively.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return

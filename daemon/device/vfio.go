@@ -79,8 +79,8 @@ const noIOMMU = "noiommu-"
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
 // nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all its functions.
-// The group cannot be reset if one of its devices is not a PCI function or cannot be reset separately. A function that cannot be
-// reset separately does not have the attribute "reset" (pci_dev_reset_attr_is_visible).
+// The group can be reset only if each of its devices is a PCI function that can be reset separately. Only such a function has the
+// attribute "reset" (pci_dev_reset_attr_is_visible).
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {

@@ -126,7 +126,7 @@ type Read struct {
 	Content string // a description of the data, or empty
 }
 
-// Surveyed returns the evidence after metalplug has read another part of the disk. The parameter from is the evidence when this
+// Surveyed returns the evidence after metalplug has read another part of the disk. The parameter "from" is the evidence when this
 // read started. The result ok is false if the evidence has changed since this read started. If data from an earlier read is gone,
 // another process has changed the disk. In this case, metalplug reads the disk again from offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {

@@ -84,7 +84,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 	}
 }
 
-// probe asks metalplug-reset to inspect a disk. Unless a pod holds the disk, probe claims the disk first.
+// probe asks metalplug-reset to inspect a disk. If no pod holds the disk, probe first claims the disk.
 func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Report, error) {
 	do := reset.Probe
 	switch {

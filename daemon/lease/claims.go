@@ -18,17 +18,17 @@ type Claim struct {
 // several claims. The methods return new slices and do not modify the old ones.
 type Claims []Claim
 
-// Has reports whether the claim with a UID holds the device.
+// Has reports whether the claim with the given UID holds the device.
 func (c Claims) Has(uid string) bool {
 	return slices.ContainsFunc(c, func(one Claim) bool { return one.UID == uid })
 }
 
-// Ready reports whether the device is prepared for containers that use the claim with a UID.
+// Ready reports whether the device is prepared for the claim with the given UID.
 func (c Claims) Ready(uid string) bool {
 	return slices.ContainsFunc(c, func(one Claim) bool { return one.UID == uid && one.Ready })
 }
 
-// Without returns the claims that have another UID.
+// Without returns all claims except the one with the given UID.
 func (c Claims) Without(uid string) Claims {
 	return slices.DeleteFunc(slices.Clone(c), func(one Claim) bool { return one.UID == uid })
 }

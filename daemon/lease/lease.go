@@ -90,8 +90,8 @@ func (l Lease) Held() bool { return l.Hold != NoTenant }
 // of a pod.
 func OfClaim(uid string) string { return "claim/" + uid }
 
-// Pods returns the UIDs of the pods that have had the device since it was last cleared. If a claim has had the device, the
-// result all is false, because the pods of a claim are unknown.
+// Pods returns the UIDs of the pods that have had the device since it was last cleared. If a claim has had the device, the result
+// "all" is false, because the pods of a claim are unknown.
 func (l Lease) Pods() (pods []string, all bool) {
 	if slices.ContainsFunc(l.Tenants, func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) }) {
 		return nil, false
@@ -112,16 +112,16 @@ func (l Lease) Equal(o Lease) bool {
 // Event is a change in the life of a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
-	Tenants []string // only for the events started and listed: the UIDs in the kubelet's checkpoint
-	Medium  string   // only for the event started: the medium of the disk
-	Reason  string   // only for the event failed: the cause
-	Order   Order    // only for the event failed: the work, if the operator ordered it
+	Tenants []string // only for the events "started" and "listed": the UIDs in the kubelet's checkpoint
+	Medium  string   // only for the event "started": the medium of the disk
+	Reason  string   // only for the event "failed": the cause
+	Order   Order    // only for the event "failed": the work, if the operator ordered it
 	// Proven reports whether the device can be offered when it has no tenant. There are three such cases. The device needs no
 	// evidence, its evidence is complete, or its residue is erased before the next start.
 	Proven bool
-	Given  bool // only for the event started: whether the kubelet gave the device to the next tenant during the work
-	// For the event proven, Residue is true if the disk contains a tenant's data that is erased before the next start. For the
-	// events started and listed, Residue is true if metalplug attributes all later content to the tenant. For this, there are
+	Given  bool // only for the event "started": whether the kubelet gave the device to the next tenant during the work
+	// For the event "proven", Residue is true if the disk contains a tenant's data that is erased before the next start. For the
+	// events "started" and "listed", Residue is true if metalplug attributes all later content to the tenant. For this, there are
 	// three conditions. The disk was erased or proven to be unused. It is still the disk that was prepared. Its resource does not
 	// offer disks that the host uses.
 	Residue bool

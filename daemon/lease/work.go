@@ -19,7 +19,7 @@ type Content string
 const (
 	AnyContent Content = ""
 	Blank      Content = "blank"
-	OfTenant   Content = "of a tenant" // the tenant's data, which remains unless the work erases it
+	OfTenant   Content = "of a tenant" // the tenant's data; it remains if the work does not erase it
 )
 
 // Work describes what the helper must do to a device. The zero value means that the helper has nothing to do.
@@ -46,9 +46,10 @@ func (l Lease) startedFor(tenants []string) bool {
 	return !slices.ContainsFunc(tenants, func(uid string) bool { return !slices.Contains(l.Tenants, uid) })
 }
 
-// Preparation returns the work to do before a container starts. The parameter first is the result of [Lease.First]. The parameter
-// same is true if the disk still has the medium of the tenant's earlier containers. While the node was down, another machine may
-// have used the disk. After a reboot, metalplug therefore attributes the content to a tenant only if this tenant starts again.
+// Preparation returns the work to do before a container starts. The parameter "first" is the result of [Lease.First]. The
+// parameter "same" is true if the disk still has the medium of the tenant's earlier containers. While the node was down, another
+// machine may have used the disk. After a reboot, metalplug therefore attributes the content to a tenant only if this tenant
+// starts again.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {

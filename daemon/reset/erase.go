@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Before an erasure, the helper opens the disk exclusively, locks it so that udev does not inspect it,
-// and reads it. After the erasure, the helper again reads the blocks that contained data.
+// This file erases disks. Before an erasure, the helper opens the disk exclusively and reads it. It also locks the disk, so that
+// udev does not inspect the disk. After the erasure, the helper again reads the blocks that contained data.
 
 import (
 	"cmp"
@@ -23,8 +23,8 @@ type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or would also erase other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. The parameter had describes the data that was found before
-	// the erasure.
+	// run erases the disk and returns a description of its work. The parameter "had" describes the data that was found before the
+	// erasure.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
@@ -102,8 +102,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// examineAgain reads a disk again before its erasure. It checks that this is the disk that was examined earlier, and that the
-// content is still the same. It returns no surface if the disk was not read earlier or cannot be read.
+// examineAgain reads a disk again before its erasure. It checks that neither the disk nor its content has changed since the
+// earlier examination. It returns no surface if the disk was not read earlier or cannot be read.
 func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
@@ -124,8 +124,8 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 	return s, err
 }
 
-// verifyErasure waits until an erased disk is present again. It checks that the disk is still the same, and that its blocks have
-// the content that the erase method promises. It returns a description of the blocks that it has read.
+// verifyErasure waits until an erased disk is present again. It checks that the disk is still the same, and that the erase method
+// has kept its promise about the content of the blocks. It returns a description of the blocks that it has read.
 func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.awaitReturn(ctx), c.checkSize()); err != nil {
 		return "", err

@@ -72,7 +72,7 @@ func formatWord(ns namespace, ses uint32) uint32 {
 // formatOf returns the number of the current LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high bits.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
-// checkSize checks that a disk still has the size and the block size that it had when it was opened.
+// checkSize checks that the size and the block size of a disk have not changed since the disk was opened.
 func (c *claim) checkSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {

@@ -4,11 +4,11 @@
 // program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
-// metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug and
-// refuses a device that the resource does not select, and a method that the resource does not name. It reads kernel attributes
-// to identify the device and to find its users. If the kernel can open this kind of device exclusively, the program does so and
-// repeats the checks. Then it does the work, verifies the result, and reports it. If a check has no clear result, the program
-// refuses the request.
+// metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug. It refuses
+// a device that the resource does not select. It also refuses a method that the resource does not name. It reads kernel
+// attributes to identify the device and to find its users. The kernel can open some kinds of devices exclusively. The program
+// opens such a device exclusively and repeats the checks. Then it does the work, verifies the result, and reports it. If a check
+// has no clear result, the program refuses the request.
 package reset
 
 import (
@@ -31,7 +31,7 @@ const (
 	// imported ZFS pool.
 	Offer   Do = "offer"
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
-	Prepare Do = "prepare" // proves that a device is free and resets it; erases a disk, or proves that it is blank
+	Prepare Do = "prepare" // proves that a device is free and resets the device; erases a disk or proves that the disk is blank
 )
 
 // Blank is used instead of a fingerprint for a disk that must be blank.

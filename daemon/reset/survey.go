@@ -110,8 +110,8 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 
 // survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It stops earlier at a block
 // with data, at the time limit, or when the client disconnects. It does not keep the disk open exclusively. If another process
-// starts to use the disk, the result is [Busy]. A survey does not read random blocks, because a probe has already done that, and
-// because random reads take too long on a slow disk.
+// starts to use the disk, the result is [Busy]. A survey does not read random blocks. A probe has already read them, and random
+// reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.openDisk(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {

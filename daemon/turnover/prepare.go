@@ -54,9 +54,9 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	return t.start(ctx, policy, devices, owners, false)
 }
 
-// start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a container
-// with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later. The second is
-// that the evidence for an unused disk is no longer valid. Other devices need no such record.
+// start prepares devices for their tenants. If the flag "keep" is set, start waits until the result is on disk. Before a
+// container with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later. The
+// second is that the evidence for an unused disk is no longer valid. Other devices need no such record.
 func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -171,8 +171,8 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor unit for the start of a container. It first runs the init unit, unless that unit has already run since
-// the hardware appeared.
+// runUnits runs the vendor unit for the start of a container. If the init unit has not run since the hardware appeared, runUnits
+// first runs the init unit.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // leave time to stop the unit before the deadline
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))

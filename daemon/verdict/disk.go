@@ -99,7 +99,7 @@ func (f *Facts) missingEvidence() error {
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
 
-// Content returns the description of the data on a disk. The parameter offer is the error that explains why the disk is not
+// Content returns the description of the data on a disk. The parameter "offer" is the error that explains why the disk is not
 // offered.
 func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")

@@ -34,7 +34,7 @@ type Client struct {
 	listener *Listener
 }
 
-// Accept returns the next client. Before it returns, it disconnects the client that the function Surplus selects, if any.
+// Accept returns the next client. If the function Surplus selects a client, Accept first disconnects this client.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()

@@ -46,7 +46,8 @@ func (p *Probe) Alive(ctx context.Context, name string) error {
 	return nil
 }
 
-// Poke sends a signal to a channel with a buffer of one, unless the channel already contains a signal. It does not block.
+// Poke sends a signal to a channel with a buffer of one. If the channel already contains a signal, Poke does nothing. It does not
+// block.
 func Poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
