@@ -48,7 +48,7 @@ func (r *scanner) run() bool {
 	return r.add(r, podUID, held, err)
 }
 
-// stalled reports whether a call to the kernel has taken longer than the field patience allows. It must be called exactly once
+// stalled reports whether a call to the kernel has taken longer than r.patience. It must be called exactly once
 // in each check for progress.
 func (r *scanner) stalled() bool {
 	r.idleChecks++

@@ -88,7 +88,7 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds the answers from metalplugd. It replaces the names of pods and users in the decoded fields. In the encoded text, a
+// answers adds what metalplugd answers to the bug report. It replaces the names of pods and users in the decoded fields. In the encoded text, a
 // short name may also be part of another word.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {

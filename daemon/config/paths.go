@@ -109,7 +109,7 @@ func takeKinds(t *table, p *Paths) {
 	}
 }
 
-// kubeletSocket is the file name of two sockets of the kubelet. One serves the PodResources API, and the other accepts
+// The kubelet has two sockets with the file name kubeletSocket. One serves the PodResources API, and the other accepts
 // registrations.
 const kubeletSocket = "kubelet.sock"
 

@@ -95,8 +95,8 @@ type Endpoint struct {
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked holds connections of endpoints that have ended while their resource was held back. These connections stay open.
 	Parked *Parked
-	// Before is the time when the last endpoint of the resource registered or ended, or zero. That endpoint may have
-	// belonged to another process. A kubelet that was already running then must first process the end of that endpoint.
+	// Before is the time when the last endpoint of the resource registered or ended. It is zero if there was no endpoint.
+	// The last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of that endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
