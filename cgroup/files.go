@@ -33,9 +33,9 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// readDescriptors finds the devices that a thread has open, and adds them to the map held. It follows the links in /proc/PID/fd
-// to the open files, but does not read the text of the links. That text may be a path in another mount namespace or the path of
-// a deleted node.
+// readDescriptors finds the devices that a thread has open, and adds them to the map "held". It follows the links in /proc/PID/fd
+// to the open files, but does not read the text of the links. That text may be a path in another mount namespace or the path of a
+// deleted node.
 func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -76,8 +76,8 @@ const (
 // read the link. The scan then reads the mapping again.
 const mappingRounds = 32
 
-// readMappings finds the devices that a process has mapped, and adds them to the map held. /proc/PID/maps shows the path and the
-// inode of each mapped file, but only the links in map_files lead to the number of the device (proc_pid_map_files(5)). A scan
+// readMappings finds the devices that a process has mapped, and adds them to the map "held". /proc/PID/maps shows the path and
+// the inode of each mapped file, but only the links in map_files lead to the number of the device (proc_pid_map_files(5)). A scan
 // inspects each file once, because most mapped files are libraries that many processes share. If the links to a listed file have
 // vanished, the process has moved or removed the mapping. In this case, the next round uses the new links, if there are any.
 func (r *scanner) readMappings(task string, held map[Number]bool) error {
@@ -216,7 +216,7 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 	})
 }
 
-// maxLine is the maximum number of bytes of a line that are stored. Lines contain paths, and a process can choose long paths.
+// maxLine limits how many bytes of a line are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
 // eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. The length of the text counts as

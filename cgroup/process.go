@@ -88,7 +88,7 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map held. Most processes have
+// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map "held". Most processes have
 // one descriptor table, but a thread may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the
 // others, the directory of the process shows no descriptors. Each thread has a directory in /proc too, but procfs does not list
 // these directories (proc_tid(5)).

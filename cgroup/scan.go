@@ -270,8 +270,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
-// admit records the owner of the scanner's process, which may have changed since the process was listed. It returns an error if
-// the scan should read no more processes of that owner.
+// admit records the owner of the scanner's process. The owner may have changed since the process was listed. It returns an error
+// if the scan should read no more processes of that owner.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file. The file lists the
-// device nodes for each CDI name, and the container runtime reads it.
+// device nodes for each CDI name. The container runtime reads this file.
 //
 // A container gets a name only while the file describes the device correctly. The content of a file depends only on the newest
 // snapshot, so the file can be written again at any time. A resource with inject = "nodes" has no file.

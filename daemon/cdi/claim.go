@@ -28,7 +28,7 @@ const claimKind = "metalplug.io/claim"
 // claimPrefix is the beginning of the name of a claim's spec file. [Specs.Set] does not remove files with this prefix.
 const claimPrefix = "metalplug-claim_"
 
-// claimSize is the maximum size of the spec of a claim, which has at most 32 devices.
+// claimSize is the maximum size of a claim's spec. A claim has at most 32 devices.
 const claimSize = 1 << 20
 
 // adminSuffix marks the devices of a request with admin access. It follows the first part of a CDI device name. Neither the name

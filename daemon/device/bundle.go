@@ -36,7 +36,7 @@ func (m *Members) Kind(resource string) int {
 	return slices.Index(m.Resources, resource)
 }
 
-// BundleOf returns the first rule for bundles that have a member from the given resource, or nil if there is no such rule.
+// BundleOf returns the first rule for bundles with a member from the given resource, or nil.
 func BundleOf(rules []Rule, resource string) *Rule {
 	i := slices.IndexFunc(rules, func(r Rule) bool { return r.Bundle.Kind(resource) >= 0 })
 	if i < 0 {

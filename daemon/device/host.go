@@ -16,7 +16,7 @@ type Host struct {
 	Notes map[string]Note // keys are device IDs; not modified during an inspection
 }
 
-// Note contains the facts from the inventory that the inspection of a device needs. The zero value means that no fact is known.
+// Note contains the inventory's facts for the inspection of a device. The zero value means that no fact is known.
 type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it; an inspection must disturb neither
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use

@@ -24,8 +24,8 @@ func pciAddress(sysPath string) string {
 	return ""
 }
 
-// pciVendor returns the vendor ID of a PCI function as in the kernel's property PCI_ID, with four hexadecimal digits in upper
-// case.
+// pciVendor returns the vendor ID of a PCI function. The ID has four hexadecimal digits in upper case, as in the kernel's
+// property PCI_ID.
 func pciVendor(u udev.Device) string {
 	vendor, _, _ := strings.Cut(u.Properties.Value("PCI_ID"), ":")
 	return vendor

@@ -38,8 +38,9 @@ type Counter struct {
 	Fatal   bool // an increase makes the hardware unhealthy; otherwise, it only causes a warning
 }
 
-// Mark returns the mark for a counter that has increased from the value before. Only a fresh start clears the mark, see [Mark].
-// The reason contains the increase, rounded down to a power of ten. Most further errors therefore do not change the reason.
+// Mark returns the mark for a counter that has increased. The parameter "before" is the earlier value. Only a fresh start clears
+// the mark, see [Mark]. The reason contains the increase, rounded down to a power of ten. Most further errors therefore do not
+// change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {

@@ -47,7 +47,7 @@ func vfioMembers(h *Host, u udev.Device) []string {
 // vfio-platform and vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
-// vfioViable returns an error if u is a VFIO group that a process could not open. A process can open a group only if each of its
+// vfioViable returns an error if u is a VFIO group that no process can open. A process can open a group only if each of its
 // devices has a VFIO driver, a driver that manages its own DMA (driver_managed_dma), or no driver.
 func vfioViable(h *Host, u udev.Device) error {
 	if u.Subsystem != "vfio" {

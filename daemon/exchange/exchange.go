@@ -24,8 +24,8 @@ import (
 // size (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
-// ErrForeign means that the peer must not be trusted. The peer has neither uid 0 nor our own uid, or the process that listens on
-// the socket is not systemd.
+// ErrForeign means that the peer must not be trusted. A server trusts only clients with uid 0 or its own uid. With
+// [Peer].Activated, a client trusts only a socket on which systemd listens.
 var ErrForeign = errors.New("peer is not allowed")
 
 // errSize means that a message is longer than [MessageSize].

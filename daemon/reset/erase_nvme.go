@@ -108,7 +108,7 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// checkSoleNamespace returns an error unless the disk is the only namespace of the NVM subsystem. It is called before a command
+// checkSoleNamespace returns an error if the disk is not the only namespace of the NVM subsystem. It is called before a command
 // that erases the whole subsystem.
 func (d drive) checkSoleNamespace() error {
 	controllers, err := d.controllersOf(d.sysPath)

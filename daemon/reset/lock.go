@@ -53,8 +53,8 @@ func lockFile(dir, sysPath string) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:16]))
 }
 
-// waitForLock locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, waitForLock waits for it, but no
-// longer than the given limit.
+// waitForLock locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, waitForLock waits until this process
+// releases the lock, but no longer than the given limit.
 func waitForLock(ctx context.Context, flock func(fd, how int) error, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

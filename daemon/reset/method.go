@@ -67,8 +67,8 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 
 // resetControllers resets the controllers of a namespace, one after the other. The kernel delays or repeats all I/O to these
 // controllers, so no data is lost. A reset of an emulated controller takes 50 ms. The kernel waits for each controller for up to
-// twice the time in CAP.TO, which is at most 127.5 s. For controllers with the quirk NVME_QUIRK_DELAY_BEFORE_CHK_RDY, the kernel
-// waits 2.3 s longer (nvme_reset_work). This wait cannot be interrupted.
+// twice the time in CAP.TO. The time in CAP.TO is at most 127.5 s. For controllers with the quirk
+// NVME_QUIRK_DELAY_BEFORE_CHK_RDY, the kernel waits 2.3 s longer (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {

@@ -155,5 +155,5 @@ func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 // byHand is the command that an operator can use to erase a disk.
 const byHand = "metalplugctl reset ID --scrub zero"
 
-// knownPartitions describes a blank disk if the kernel still shows partitions of its earlier content.
+// knownPartitions describes a blank disk for which the kernel still shows old partitions.
 const knownPartitions = "partitions that the kernel has not dropped yet"

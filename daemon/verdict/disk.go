@@ -105,8 +105,9 @@ func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
-// identity must be reset instead. If another disk took its place, an adoption would also apply to that disk.
+// Way returns the command for a disk that contains data. The command makes the disk available. A disk with an identity can be
+// adopted. A disk without an identity must be reset instead. If another disk took its place, an adoption would also apply to that
+// disk.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)
