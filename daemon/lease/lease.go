@@ -90,8 +90,8 @@ func (l Lease) Held() bool { return l.Hold != NoTenant }
 // of a pod.
 func OfClaim(uid string) string { return "claim/" + uid }
 
-// Pods returns the UIDs of the pods that have had the device since it was last cleared. If a claim has had the device, the result
-// "all" is false, because the pods of a claim are unknown.
+// Pods returns the UIDs of the pods that have had the device since the device was last cleared. If a claim has had the device,
+// the result "all" is false, because the pods of a claim are unknown.
 func (l Lease) Pods() (pods []string, all bool) {
 	if slices.ContainsFunc(l.Tenants, func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) }) {
 		return nil, false

@@ -148,7 +148,7 @@ func (c *claim) checkSameDisk(seq uint64) error {
 	return nil
 }
 
-// number runs an ioctl on an open disk, and returns the number of 4 or 8 bytes that the kernel reports.
+// number runs an ioctl on an open disk, and returns the number that the kernel reports. This number has 4 or 8 bytes.
 func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	b := make([]byte, size)
 	_, err := h.ioctl(fd, request, b)

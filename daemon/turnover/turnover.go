@@ -29,7 +29,7 @@ var (
 	ErrBusy = errors.New("device busy")
 	// ErrUnfit means that metalplug cannot or must not do the work on the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept means that a disk was erased, but the state file could not be written to record that.
+	// errUnkept means that a disk was erased, but metalplug could not record the erasure in the state file.
 	errUnkept = errors.New("the erasure cannot be saved")
 )
 

@@ -21,7 +21,8 @@ type DiskFacts struct {
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
 
-// Evident reports whether the device is a disk that can be offered only with evidence that it is unused.
+// Evident reports whether the device is a disk that needs evidence. Such a disk is not offered without evidence that it is
+// unused.
 func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
