@@ -147,7 +147,9 @@ func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err 
 		}
 	}
 	if r.owner.pod && !(complete && running) {
-		return errThreads
+		if s, err := readStatus(dir); !isGone(err) && !s.zombie { // a process that has ended holds nothing
+			return errThreads
+		}
 	}
 	return nil
 }

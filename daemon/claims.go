@@ -59,8 +59,9 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 }
 
 // Prepare assigns devices to a claim and prepares them for containers. The requests of the claim contain the IDs of these
-// devices. Prepare skips devices that an earlier call has already prepared for the claim. If the work takes longer than
-// [claimLimit], Prepare returns [control.ErrWorking] and the work continues.
+// devices. Prepare skips devices that an earlier call has already prepared for the claim. If a device is being cleared after its
+// last tenant, Prepare waits. During this wait, the claim can be released without delay. If Prepare takes longer than
+// [claimLimit], it returns [control.ErrWorking], and any work that has begun continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
 	for _, r := range ask.Requests {
@@ -70,21 +71,34 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 		}
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // several requests may contain shares of the same device
-	return c.await(ctx, claim.UID, false, func(ctx context.Context) (p api.Prepared, err error) {
-		if err := c.prepare(ctx, claim, ids); err != nil {
+	for limit := time.After(claimLimit); ; {
+		_, changed := c.inventory.Snapshot()
+		p, err := c.await(ctx, claim.UID, false, limit, func(ctx context.Context) (p api.Prepared, err error) {
+			if err := c.prepare(ctx, claim, ids); err != nil {
+				return p, err
+			}
+			kept := make(chan error, 1)
+			go func() { kept <- c.inventory.Kept(ctx) }()
+			p, err = c.answer(ctx, claim.UID, ask.Requests)
+			return p, errors.Join(<-kept, err)
+		})
+		if !errors.Is(err, inventory.ErrClearing) {
 			return p, err
 		}
-		kept := make(chan error, 1)
-		go func() { kept <- c.inventory.Kept(ctx) }()
-		p, err = c.answer(ctx, claim.UID, ask.Requests)
-		return p, errors.Join(<-kept, err)
-	})
+		select {
+		case <-changed:
+		case <-limit:
+			return p, fmt.Errorf("%w: %w", control.ErrWorking, err)
+		case <-ctx.Done():
+			return p, ctx.Err()
+		}
+	}
 }
 
 // Unprepare releases the devices of a claim. After that, metalplugd cleans up the devices. A second call for the same claim does
 // nothing.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
-	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
+	_, err := c.await(ctx, uid, true, time.After(claimLimit), func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.inventory.Unclaim(ctx, uid); err != nil {
 			return p, err
 		}
@@ -93,11 +107,13 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return err
 }
 
-// await waits at most [claimLimit] for work on the devices of a claim, and returns the result of the work. If no work is in
+// await waits until the limit for work on the devices of a claim, and returns the result of the work. If no work is in
 // progress, await begins it by calling start. If work of the other kind is in progress for the claim, await first waits for that
 // work. For example, a claim cannot be released while it is being prepared.
-func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
-	for limit := time.After(claimLimit); ; {
+func (c *claims) await(
+	ctx context.Context, uid string, releases bool, limit <-chan time.Time, start func(context.Context) (api.Prepared, error),
+) (p api.Prepared, err error) {
+	for {
 		c.mu.Lock()
 		w := c.working[uid]
 		if w == nil && c.ctx != nil {
@@ -132,20 +148,8 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 // prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is on
 // disk. The work itself may begin earlier, because metalplugd can repeat it after a crash.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) (err error) {
-	for limit := time.After(claimLimit); ; {
-		_, changed := c.inventory.Snapshot()
-		if err = c.inventory.Claim(ctx, claim, ids); err == nil {
-			break
-		} else if !errors.Is(err, inventory.ErrClearing) {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-limit:
-			return fmt.Errorf("%w: %w", control.ErrWorking, err)
-		case <-ctx.Done():
-			return err
-		}
+	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
+		return err
 	}
 	todo := make(map[string][]*inventory.Status)
 	for _, id := range ids {

@@ -172,7 +172,9 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	var pools layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
-	asked, unshared := false, "" // whether the API server has shown its support for shares, and why shared devices are not published
+	// Unless the API server has answered since the last registration, asked is false. Until then, its last answer applies, if it
+	// has ever answered. The text unshared says why shared devices are not published.
+	asked, answered, unshared := false, false, ""
 	for current, wait := false, time.Minute; ; {
 		unwritten, _ := d.unwritten.Load().(string)
 		d.Note(cmp.Or(unwritten, unshared))
@@ -196,10 +198,14 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		}
 		wait = time.Minute
 		if len(s.shares) == 0 {
-			asked, unshared = false, ""
+			asked, answered, unshared = false, false, ""
 		} else if !asked { // other devices are published even if the API server has not answered
-			if asked, unshared = d.checkSharing(ctx); !asked {
+			problem := ""
+			if asked, problem = d.checkSharing(ctx); !asked {
 				wait = retryInterval
+			}
+			if asked || !answered {
+				answered, unshared = asked, problem
 			}
 		}
 		maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return unshared != "" && s.shares[name] > 0 })

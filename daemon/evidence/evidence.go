@@ -102,7 +102,7 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 		return v, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size)
 	}
 	switch {
-	case v.In != s.Presence:
+	case v.In != s.Presence, s.Written < v.Written: // the number falls if a multipath disk loses a path
 		v.In, v.Written = s.Presence, s.Written
 	case s.Written > v.Written && !s.Held && v.Scrub == "" && v.Found == "":
 		return v, "a process wrote to the disk while no pod had it"

@@ -126,7 +126,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)
-	if content == "" && len(c.Partitions(c.sysPath)) > 0 && blank {
+	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
 		content = knownPartitions
 	}
 	other, holds := t.Fingerprint != "" && t.Fingerprint != print, ""
