@@ -75,9 +75,9 @@ func TestProbe(t *testing.T) {
 		{name: "claimed", err: inUse, asked: "free", want: seen{"in use: it cannot be opened exclusively", "<nil>", ""}},
 		{name: "claimed, allowed", err: inUse, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{name: "unread", err: unread, asked: "free", want: seen{"not complete: metalplug cannot prove that the disk is empty: " + unread.Error(), "<nil>", ""}},
-		{name: "unread, by nobody", err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: metalplug cannot prove that the disk is empty: no answer: x", "<nil>", ""}},
+		{name: "unread, without an answer", err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: metalplug cannot prove that the disk is empty: no answer: x", "<nil>", ""}},
 		{
-			name: "unread, by nobody, and without its node", missing: "nvme2n1",
+			name: "unread, without an answer, and without its node", missing: "nvme2n1",
 			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: /dev/nvme2n1 is missing", "<nil>", ""},
 		},
 		{name: "unread, allowed", err: unread, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},

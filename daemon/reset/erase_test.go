@@ -162,7 +162,7 @@ func TestErasureIsRefused(t *testing.T) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.ext4()
 		}, Foreign, "nvme0n1 holds unknown data at byte 0; if the data is not needed"},
-		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) {
+		{"a byte of unknown origin", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.data[4<<20-1] = 1
 		}, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
@@ -176,7 +176,7 @@ func TestErasureIsRefused(t *testing.T) {
 			r.Fingerprint = printOf0(m)
 			n.data[4<<20-1]++
 		}, Foreign, "nvme0n1 holds unknown data at byte 0, which the last pod did not leave there"},
-		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
+		{"partitions of unknown origin", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			m.partition(disk0+"/nvme0n1p1", "259:1")
 		}, Foreign, "nvme0n1 holds partitions that the kernel has not dropped yet"},

@@ -36,7 +36,7 @@ func erasedAtStart(s *story, t *testing.T) {
 	s.ends(t, both)
 	s.await(t, nvme, int64(len(drives)-1))
 	if after := s.m.Run("sha256sum", node); after != sum {
-		t.Error("the drive with somebody's data was written to")
+		t.Error("the drive with a host's data was written to")
 	}
 	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
 	s.await(t, nvme, int64(len(drives)))
