@@ -5,6 +5,7 @@ package plugin
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
@@ -112,11 +115,17 @@ func (s *socket) drop() {
 	s.listener = nil
 }
 
-// removeStale removes the sockets that earlier processes left behind for a resource. No other metalplugd runs, because the daemon
-// has locked the directory.
+// removeStale removes the sockets that earlier processes left behind for a resource. A socket that accepts connections belongs to
+// a running process and is not removed. The lock of the directory does not show such a process if the directory was created or
+// replaced after that process had started.
 func removeStale(dir, resource string) {
 	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // Glob fails only for an invalid pattern
 	for _, name := range names {
-		os.Remove(filepath.Join(dir, name))
+		path := filepath.Join(dir, name)
+		if c, err := net.Dial("unix", path); err == nil {
+			c.Close()
+		} else if errors.Is(err, unix.ECONNREFUSED) {
+			os.Remove(path)
+		}
 	}
 }
