@@ -108,7 +108,7 @@ func (h *hardware) text() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var b strings.Builder
-	b.WriteString("F: /proc/self/mountinfo=\n\n")
+	b.WriteString("F: /proc/self/mountinfo=\nF: /proc/sys/kernel/random/boot_id=one\\n\n\n")
 	for _, d := range h.disks {
 		state := "live"
 		if d.sick {
