@@ -60,7 +60,7 @@ func (w widget) block() string {
 
 // recordingOf returns the recording of a machine with these widgets.
 func recordingOf(widgets []widget) string {
-	blocks := []string{"# written by a test\n"}
+	blocks := []string{"# written by a test\nF: /proc/sys/kernel/random/boot_id=one\\n\n"}
 	for _, w := range widgets {
 		blocks = append(blocks, w.block())
 	}
