@@ -20,7 +20,7 @@ import (
 // device IDs to the pods that hold the devices.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
-		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health[s.Healthy], Reason: s.Reason,
+		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
 		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held(), Warning: s.Warning, State: string(s.State),
 		Hardware: api.Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), WWID: wwidOf(s.Target), Size: s.Evidence.Size, Present: s.Present, Lost: s.Lost},
@@ -84,8 +84,13 @@ func reading(snapshot *inventory.Snapshot) *api.Reading {
 	return &r
 }
 
-// health is the health of a device in the kubelet's terms (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
-var health = map[bool]string{true: "Healthy", false: "Unhealthy"}
+// health returns the health of a device in the kubelet's terms (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
+func health(healthy bool) string {
+	if healthy {
+		return "Healthy"
+	}
+	return "Unhealthy"
+}
 
 // resources returns the configured resources, with the number of devices in each state.
 func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {

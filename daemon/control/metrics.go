@@ -161,8 +161,8 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	gauge(reloadDesc, number(s.configuration().Problem == ""))
 	snapshot, _ := s.Inventory.Snapshot()
 	for _, r := range s.resources(snapshot) {
-		gauge(devicesDesc, float64(r.Healthy), r.Name, health[true])
-		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health[false])
+		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
+		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health(false))
 		if !r.ByClaim() {
 			gauge(connectedDesc, number(r.Connected), r.Name)
 			gauge(conflictDesc, number(r.Held != ""), r.Name)

@@ -31,8 +31,8 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of is the only presence in which the evidence is valid. If Of is empty, the evidence is valid in any presence. An
-	// inspection that confirms the evidence clears this field.
+	// The evidence is valid only in the presence Of. If Of is empty, the evidence is valid in any presence. An inspection that
+	// confirms the evidence clears this field.
 	Of string `json:"of,omitempty"`
 
 	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that
