@@ -94,7 +94,7 @@ func (m *mortal) hostWrites(id string) {
 
 // leftAlone returns an error if the daemon has erased data of the host, or offers the disk.
 func (m *mortal) leftAlone(id string) error {
-	content, err := m.says(id, "unproven: "+hostData)
+	content, err := m.says(id, "unproven: the disk contains "+hostData)
 	if content != hostData {
 		return fmt.Errorf("%w: %q is on it: %v", errNever, content, err)
 	}
