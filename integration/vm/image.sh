@@ -44,7 +44,7 @@ masked=(
 	e2scrub_all.timer e2scrub_reap.service mdcheck_start.timer mdmonitor-oneshot.timer
 	getty@tty1.service serial-getty@ttyS0.service console-getty.service
 	systemd-firstboot.service systemd-hwdb-update.service ldconfig.service
-	systemd-pcrphase.service systemd-binfmt.service
+	systemd-pcrphase.service systemd-binfmt.service lvm2-monitor.service
 )
 
 # What is left of SELinux' policy: what concerns a node, and what that refers to. All of the policy is compiled whenever
