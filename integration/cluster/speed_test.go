@@ -126,14 +126,11 @@ func (s *story) prepareSpeed(node *Node) {
 	}
 	var first, again, empty, read []time.Duration
 	for i := range *speed {
-		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: s.label(fmt.Sprintf("-%d", i))}}
-		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: node.Name}}}
-		claim, err := api.Create(s.Context(), claim, metav1.CreateOptions{})
-		s.must(err)
+		claim := s.createClaim(s.label(fmt.Sprintf("-%d", i)), node.Name)
 		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: "metalplug.io", Pool: node.Name, Device: strings.ToLower(widgetID(0))}},
 		}}
-		claim, err = api.UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
+		claim, err := api.UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
 		s.must(err)
 		one := []*drapb.Claim{{Namespace: space, Name: claim.Name, Uid: string(claim.UID)}}
 		prepare := func() error {
@@ -162,8 +159,9 @@ func (s *story) prepareSpeed(node *Node) {
 	s.times("floor: a request without a claim", empty)
 }
 
-// podSpeed measures from the creation of a pod until it runs. The floors are a pod without a device, and a pod whose claim belongs to
-// the driver of Kubernetes' own tests. With that driver, the difference between the floors is the time of Kubernetes.
+// podSpeed measures from the creation of a pod until it runs, with a claim that exists and with a template of a claim. The floors are
+// a pod without a device, and pods whose claims belong to the driver of Kubernetes' own tests. The difference between the floors is
+// the time of Kubernetes.
 func (s *story) podSpeed(node *Node) {
 	s.Helper()
 	w, err := s.cluster.Client.CoreV1().Pods(space).Watch(s.Context(), metav1.ListOptions{})
@@ -173,25 +171,50 @@ func (s *story) podSpeed(node *Node) {
 	s.must(err)
 	defer driver.kill()
 	s.createClassFor(fmt.Sprintf("device.driver == %q", upstream), upstream, "")
-	kinds := []string{"a pod with a claim runs", "floor: a pod with a claim of Kubernetes' test driver runs", "floor: a pod without a device runs"}
-	times := make(map[string][]time.Duration)
+	kinds := []struct {
+		name, class string
+		template    bool
+	}{
+		{name: "a pod with a claim runs", class: node.Name},
+		{name: "floor: with a claim of Kubernetes' test driver", class: upstream},
+		{name: "a pod with a template of a claim runs", class: node.Name, template: true},
+		{name: "floor: with a template, Kubernetes' test driver", class: upstream, template: true},
+		{name: "floor: a pod without a device runs"},
+	}
+	times := make([][]time.Duration, len(kinds))
 	for i := range len(kinds) * *speed {
-		kind := kinds[i%len(kinds)]
-		p := claiming(node, s.label(fmt.Sprintf("-%d", i)))
-		switch kind {
-		case kinds[1]:
-			p.Spec.ResourceClaims[0].ResourceClaimTemplateName = new(upstream)
-		case kinds[2]:
-			p = pod(node, p.Name, 0)
+		k := i % len(kinds)
+		kind, name := kinds[k], s.label(fmt.Sprintf("-%d", i))
+		p := pod(node, name, 0)
+		if kind.class != "" {
+			p = claiming(node, name)
+			p.Spec.ResourceClaims[0].ResourceClaimTemplateName = &kind.class
 		}
-		times[kind] = append(times[kind], seen(s, w, func() { s.create(p) }, func(now *corev1.Pod) bool {
+		if kind.class != "" && !kind.template {
+			s.createClaim(name, kind.class)
+			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "device", ResourceClaimName: &name}
+		}
+		times[k] = append(times[k], seen(s, w, func() { s.create(p) }, func(now *corev1.Pod) bool {
 			return now.Name == p.Name && now.Status.Phase == corev1.PodRunning
 		}))
 		s.remove(p.Name)
+		if kind.class != "" && !kind.template {
+			s.must(s.cluster.Client.ResourceV1().ResourceClaims(space).Delete(s.Context(), name, metav1.DeleteOptions{}))
+		}
 	}
-	for _, kind := range kinds {
-		s.times(kind, times[kind])
+	for k, kind := range kinds {
+		s.times(kind.name, times[k])
 	}
+}
+
+// createClaim creates a claim for one device of a class.
+func (s *story) createClaim(name, class string) *resourceapi.ResourceClaim {
+	s.Helper()
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
+	claim, err := s.cluster.Client.ResourceV1().ResourceClaims(space).Create(s.Context(), claim, metav1.CreateOptions{})
+	s.must(err)
+	return claim
 }
 
 // counter returns the sum of a number in the status files of a process and its threads. For memory it reads only the process.
