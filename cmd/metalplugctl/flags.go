@@ -3,7 +3,12 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/udev/recording"
@@ -16,10 +21,8 @@ func textFlag(cmd *cobra.Command, name, letter, value, usage string, values ...s
 	text := cmd.Flags().StringP(name, letter, value, usage)
 	// The usage text already contains the default.
 	cmd.Flags().Lookup(name).DefValue = ""
-	if len(values) > 0 {
-		// fails only for an unknown flag
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault))
-	}
+	// fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault))
 	return text
 }
 
@@ -59,4 +62,17 @@ func choiceFlag(cmd *cobra.Command, name, letter, value, usage string, values ..
 func outputFlag(cmd *cobra.Command, more ...string) *string {
 	all := append([]string{"table", "json"}, more...)
 	return choiceFlag(cmd, "output", "o", "table", "output `FORMAT`: "+config.Alternatives(all), all...)
+}
+
+// flagError returns the error for a flag that pflag cannot parse. pflag accepts any value of a flag that is not boolean.
+func flagError(cmd *cobra.Command, err error) error {
+	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		value, _ := pflag.UnquoteUsage(missing.GetFlag())
+		return fmt.Errorf("missing value: --%s %s", missing.GetFlag().Name, value)
+	}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return fmt.Errorf("invalid --%s %q: must be true or false", invalid.GetFlag().Name, invalid.GetValue())
+	}
+	_, name, _ := strings.Cut(err.Error(), " -") // the text of all other errors ends with the flag
+	return fmt.Errorf("unknown flag %q for %q", "-"+name, cmd.CommandPath())
 }

@@ -85,16 +85,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
+	root.SetFlagErrorFunc(flagError)
+	root.DisableSuggestions = true // they do not fit into one line
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket `PATH` (default: METALPLUG_SOCKET)")
 	// The usage text names the variable, and the help texts must not depend on its value.
 	root.PersistentFlags().Lookup("socket").DefValue = ""
-	valid := false // set when the command line is known to be valid
+	parsed := false // cobra has accepted the command line
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
-		err := checkValues(cmd, args)
-		valid = err == nil
-		return err
+		parsed = true
+		return checkValues(cmd, args)
 	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
@@ -107,7 +108,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	root.Args = nil // for the root, this makes an unknown command an error
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil && !valid {
+	if err != nil && !parsed {
 		err = usageError{err}
 	}
 	return exitCode(cmd.CommandPath(), err, stderr)

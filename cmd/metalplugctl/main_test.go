@@ -33,8 +33,11 @@ func TestUsage(t *testing.T) {
 	}{
 		{"help", []string{"--help"}, exitOK, "preview"},
 		{"version", []string{"--version"}, exitOK, "unreleased"},
-		{"unknown command", []string{"nonsense"}, exitUsage, "nonsense"},
-		{"unknown flag", []string{"preview", "--nonsense"}, exitUsage, "nonsense"},
+		{"unknown command", []string{"nonsense"}, exitUsage, "metalplugctl: unknown command \"nonsense\" for \"metalplugctl\"\nSee 'metalplugctl --help'.\n"},
+		{"unknown flag", []string{"events", "--nonsense"}, exitUsage, "metalplugctl: unknown flag \"--nonsense\" for \"metalplugctl events\"\nSee 'metalplugctl events --help'.\n"},
+		{"unknown letter", []string{"list", "-zo", "json"}, exitUsage, "metalplugctl: unknown flag \"-zo\" for \"metalplugctl list\"\n"},
+		{"flag without a name", []string{"list", "--=x"}, exitUsage, "metalplugctl: unknown flag \"--=x\" for \"metalplugctl list\"\n"},
+		{"no boolean", []string{"list", "-a=maybe"}, exitUsage, "metalplugctl: invalid --all \"maybe\": must be true or false\nSee 'metalplugctl list --help'.\n"},
 		{"argument", []string{"preview", "now"}, exitUsage, `unexpected argument: "now"`},
 		{"output", []string{"preview", "-o", "xml"}, exitUsage, `invalid --output "xml": must be table or json`},
 		{"log level", []string{"preview", "--log-level", "loud"}, exitUsage, `"loud"`},
@@ -50,7 +53,8 @@ func TestUsage(t *testing.T) {
 		{"empty configuration", []string{"check", ""}, exitUsage, "empty argument: "},
 		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},
 		{"two configurations", []string{"check", "a", "b"}, exitUsage, "metalplugctl: unexpected argument: \"b\"\nSee 'metalplugctl check --help'.\n"},
-		{"no value", []string{"list", "--socket"}, exitUsage, "metalplugctl: flag needs an argument: --socket\nSee 'metalplugctl list --help'.\n"},
+		{"no value", []string{"list", "--socket"}, exitUsage, "metalplugctl: missing value: --socket PATH\nSee 'metalplugctl list --help'.\n"},
+		{"no format", []string{"list", "-o"}, exitUsage, "metalplugctl: missing value: --output FORMAT\n"},
 		{"no device", []string{"reset"}, exitUsage, "metalplugctl: missing argument: NAME; to see all devices: metalplugctl list --all\nSee 'metalplugctl reset --help'.\n"},
 		{"no devices", []string{"cordon"}, exitUsage, "metalplugctl: missing argument: NAME; "},
 	}

@@ -5,19 +5,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
+	"runtime"
 	"syscall"
 
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/internal/commandline"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/systemd/sockets"
 	"github.com/metalplug/metalplug/systemd/unitfile"
@@ -27,7 +27,6 @@ import (
 const (
 	exitOK     = 0
 	exitFailed = 1
-	exitUsage  = 2
 	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after this code
 )
 
@@ -47,30 +46,16 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("metalplugd", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	file := flags.String("config", config.DefaultFile, "configuration `FILE`; the default one may be missing")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	preview := flags.Bool("preview", false, "serve metalplugctl preview, which sends its options on standard input; change no device")
-	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stdout, help)
-			flags.SetOutput(stdout)
-			flags.PrintDefaults()
-			return exitOK
-		}
-		return usage(stderr, err)
-	}
-	level, err := systemd.ParseLevel(*levelName)
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	if err != nil {
-		return usage(stderr, err)
+	level, code, ok := commandline.Parse(flags, args, help, stdout, stderr)
+	if !ok {
+		return code
 	}
 	if *showVersion {
-		fmt.Fprintln(stdout, versionLine())
+		fmt.Fprintf(stdout, "metalplugd %s (%s)\n", version, runtime.Version())
 		return exitOK
 	}
 	load := func() (config.Config, error) { return usable(*file) }
@@ -132,18 +117,4 @@ func usable(file string) (config.Config, error) {
 		err = c.Check()
 	}
 	return c, err
-}
-
-// usage prints an error in the command line and returns the exit code.
-func usage(stderr io.Writer, err error) int {
-	fmt.Fprintf(stderr, "metalplugd: %v\nSee 'metalplugd --help'.\n", err)
-	return exitUsage
-}
-
-func versionLine() string {
-	line := "metalplugd " + version
-	if info, ok := debug.ReadBuildInfo(); ok {
-		line += " (" + info.GoVersion + ")"
-	}
-	return line
 }

@@ -45,9 +45,12 @@ func TestExitCodes(t *testing.T) {
 		{"no such file", []string{"--check", "--config", "/nonexistent/metalplug.toml"}, exitConfig, "/nonexistent/metalplug.toml"},
 		{"no name", []string{"--check", "--config", ""}, exitConfig, `"": the name of the file is empty; name a file, or omit it to use /etc/metalplug/metalplug.toml`},
 		{"a directory", []string{"--check", "--config", "/etc"}, exitConfig, "/etc: is not a regular file; name a file such as /etc/metalplug/metalplug.toml"},
-		{"unknown flag", []string{"--nonsense"}, exitUsage, "-nonsense"},
-		{"argument", []string{"now"}, exitUsage, `"now"`},
-		{"log level", []string{"--log-level", "loud"}, exitUsage, `"loud"`},
+		{"unknown flag", []string{"--nonsense"}, 2, `metalplugd: unknown flag: --nonsense`},
+		{"flag without a name", []string{"--=x"}, 2, `metalplugd: unknown flag: --=x`},
+		{"no value", []string{"--config"}, 2, "metalplugd: missing value: --config\nSee 'metalplugd --help'.\n"},
+		{"no boolean", []string{"--check=maybe"}, 2, `metalplugd: invalid "maybe" for --check: must be true or false`},
+		{"argument", []string{"now"}, 2, `metalplugd: unexpected argument: "now"`},
+		{"log level", []string{"--log-level", "loud"}, 2, `metalplugd: invalid log level "loud": must be debug, `},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

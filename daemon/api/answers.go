@@ -87,9 +87,7 @@ type Resource struct {
 func (r Resource) ByClaim() bool { return r.Serve == "dra" }
 
 // Expected reports whether the resource must be registered with the kubelet.
-func (r Resource) Expected() bool {
-	return !r.ByClaim() && (!r.Optional || r.Healthy+r.Unhealthy > 0)
-}
+func (r Resource) Expected() bool { return !r.ByClaim() && (!r.Optional || r.Healthy+r.Unhealthy > 0) }
 
 // KubeletState describes the registration state of a resource. The result ok reports whether the kubelet sees the resource's
 // devices.

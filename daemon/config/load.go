@@ -95,8 +95,7 @@ func (c Config) Check() error {
 
 // unreadable returns the problem to report for a file that cannot be read. The message does not repeat the name of the file.
 func unreadable(name string, err error) Problem {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = fmt.Errorf("%s: %w", pathError.Op, pathError.Err)
 	}
 	return Problem{File: name, What: err.Error()}
@@ -169,8 +168,8 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 // syntax returns the problem in a file that is not TOML. It returns only one problem, because the text after that problem
 // cannot be parsed reliably.
 func syntax(name string, err error) Problem {
-	var parseError toml.ParseError
-	if !errors.As(err, &parseError) {
+	parseError, ok := errors.AsType[toml.ParseError](err)
+	if !ok {
 		return Problem{File: name, What: err.Error()}
 	}
 	remedy := `; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`

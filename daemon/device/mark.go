@@ -87,6 +87,4 @@ func FunctionIn(sysPath string) string {
 // Function returns the sysfs path of the PCI function at or above the device. If the path contains no PCI function, Function
 // returns the first function that leads to the device. For example, an NVMe namespace may have several controllers, each with its
 // own function. If no function leads to the device, Function returns "".
-func (d *Device) Function() string {
-	return cmp.Or(d.firstFunction, FunctionIn(d.SysPath))
-}
+func (d *Device) Function() string { return cmp.Or(d.firstFunction, FunctionIn(d.SysPath)) }

@@ -107,7 +107,7 @@ func TestByHand(t *testing.T) {
 	}{
 		{[]string{"--help"}, "echo is for tests.\n", "", 0},
 		{[]string{"-h"}, "echo is for tests.\n", "", 0},
-		{[]string{"now"}, "", "echo: unexpected argument \"now\"\nSee 'echo --help'.\n", 2},
+		{[]string{"now"}, "", "echo: unexpected argument: \"now\"\nSee 'echo --help'.\n", 2},
 		{nil, "", "echo: standard input is not a socket, so there is no request\necho is for tests.\n", 1},
 	} {
 		var stdout, stderr strings.Builder

@@ -20,7 +20,7 @@ func Main(name, about string, serve func() error) int {
 			fmt.Fprintf(os.Stdout, "%s %s\n", name, about)
 			return 0
 		}
-		fmt.Fprintf(os.Stderr, "%s: unexpected argument %q\nSee '%s --help'.\n", name, args[0], name)
+		fmt.Fprintf(os.Stderr, "%s: unexpected argument: %q\nSee '%s --help'.\n", name, args[0], name)
 		return 2
 	}
 	err := serve()

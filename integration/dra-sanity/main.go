@@ -95,7 +95,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err != nil:
 	case flags.NArg() > 0:
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+		err = fmt.Errorf("unexpected argument: %q", flags.Arg(0))
 	case *format != "text" && *format != "json":
 		err = fmt.Errorf("invalid -o %q: must be text or json", *format)
 	case o.driver == "" && !*list:

@@ -107,7 +107,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 // layers are the packages in import order. A package may import only those before it in the list.
 var layers = []string{
 	"directory", "internal/fsutil", "daemon/api", "internal/liveness", "internal/clients", "daemon/sysfs", "udev", "udev/recording", "daemon/exchange",
-	"cgroup", "systemd", "systemd/sockets", "systemd/unitfile", "systemd/units", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config", "daemon/checkpoint",
+	"cgroup", "systemd", "internal/commandline", "systemd/sockets", "systemd/unitfile", "systemd/units", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config", "daemon/checkpoint",
 	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/evidence", "daemon/verdict", "daemon/statefile", "daemon/kubelet", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/metalplug/metalplug/daemon/dra"
+	"github.com/metalplug/metalplug/internal/commandline"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/systemd/sockets"
 )
@@ -26,7 +26,6 @@ import (
 const (
 	exitOK     = 0
 	exitFailed = 1
-	exitUsage  = 2
 	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after this code
 )
 
@@ -45,7 +44,6 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("metalplug-dra", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	kubeconfig := flags.String("kubeconfig", "/etc/metalplug-dra/kubeconfig", "`FILE` with the API server and the identity")
 	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
 	impersonate := flags.Bool("impersonate", true, "let the token act as the node (requires Kubernetes 1.36)")
@@ -53,22 +51,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	node := flags.String("node", strings.ToLower(host), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
 	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
-	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
 	showVersion := flags.Bool("version", false, "print the version and exit")
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stdout, help)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
-		return exitOK
-	}
-	level, wrong := systemd.ParseLevel(*levelName)
-	if err = errors.Join(err, wrong); err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "metalplug-dra: %v\nSee 'metalplug-dra --help'.\n", err)
-		return exitUsage
+	level, code, ok := commandline.Parse(flags, args, help, stdout, stderr)
+	if !ok {
+		return code
 	}
 	if *showVersion {
 		fmt.Fprintln(stdout, "metalplug-dra "+version)
