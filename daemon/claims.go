@@ -138,7 +138,7 @@ func (c *claims) await(
 				return w.prepared, w.err
 			}
 		case <-limit:
-			return p, fmt.Errorf("%w: the work on its devices has taken %v so far", control.ErrWorking, time.Since(w.began).Round(time.Second))
+			return p, fmt.Errorf("%w: metalplugd has been working on the claim's devices for %v", control.ErrWorking, time.Since(w.began).Round(time.Second))
 		case <-ctx.Done():
 			return p, ctx.Err()
 		}
@@ -206,7 +206,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 			return all, nil, err
 		}
 		if !s.Present || !request.Admin && !s.Claims.Ready(uid) {
-			return all, nil, fmt.Errorf("%s: %w, or the claim has lost it", id, device.ErrGone)
+			return all, nil, fmt.Errorf("%s: %w, or the claim no longer has this device", id, device.ErrGone)
 		}
 		by[s.Resource], devices = append(by[s.Resource], s), append(devices, s)
 	}
@@ -228,7 +228,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 		delete(by, r.Name)
 	}
 	for resource, devices := range by {
-		return all, nil, fmt.Errorf("%s: DRA does not serve resource %s any more", devices[0].Device.ID, resource)
+		return all, nil, fmt.Errorf("%s: resource %s is not served through DRA", devices[0].Device.ID, resource)
 	}
 	return all, devices, nil
 }

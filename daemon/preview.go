@@ -86,7 +86,7 @@ func (d *daemon) allocate(ctx context.Context, ready func()) error {
 		r, ok := d.Config.Resource(c.Resource)
 		err := errors.New("the configuration has no such resource")
 		if ok && r.Serve == config.ServeDRA {
-			err = errors.New("its devices are allocated to claims")
+			err = errors.New("DRA serves this resource; request its devices with a ResourceClaim")
 		} else if ok {
 			c.Granted, err = d.endpoint(r).Admit(c.Count, func(id string) bool { return pods[id] != nil })
 		}

@@ -29,7 +29,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 			defer ready()
 			err := t.run(ctx, ready)
 			if ctx.Err() == nil && err == nil {
-				err = fmt.Errorf("it ended unexpectedly")
+				err = fmt.Errorf("ended unexpectedly")
 			}
 			if err != nil {
 				cancel(fmt.Errorf("%s: %w", t.name, err))

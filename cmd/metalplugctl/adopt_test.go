@@ -122,7 +122,7 @@ func TestAdoptIsRefused(t *testing.T) {
 		{"in use by the host", "nvme-eui.4", "", http.StatusConflict, "in use: nvme4n1 is mounted on /data"},
 		{"open on the host", "nvme-eui.6", "{}", http.StatusConflict, `busy: a process of the host has the device open ("fio", pid 7)`},
 		{"of no resource", "nvme-eui.5", "", http.StatusConflict, "not possible: no resource matches the device; see metalplugctl why"},
-		{"without identity", virtual, "", http.StatusConflict, "the disk has no wwid or serial number, so another disk could be mistaken for it; metalplugctl reset " + virtual + " --scrub zero erases and offers it"},
+		{"without identity", virtual, "", http.StatusConflict, "the disk has no wwid or serial number, so another disk could be mistaken for it; metalplugctl reset " + virtual + " --scrub zero erases and offers the disk"},
 		{"not a disk", "node-S1-w", "", http.StatusConflict, "not possible: the device is not a disk"},
 		{"no such scrub", "nvme-eui.1", `{"scrub":"shred"}`, http.StatusBadRequest, `"shred": must be one of crypto-erase,`},
 		{"an unknown field", "nvme-eui.1", `{"force":true}`, http.StatusBadRequest, `unknown field "force"`},
@@ -156,7 +156,7 @@ func TestDiskWithoutIdentity(t *testing.T) {
 	d := &drives{erased: make(map[string]string)}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
 	const id = "node-pci-0000:00:0f.0"
-	const why = "unproven: the disk contains ext4; metalplugctl reset " + id + " --scrub zero erases and offers it, until it is plugged in again"
+	const why = "unproven: the disk contains ext4; metalplugctl reset " + id + " --scrub zero erases and offers the disk, until the disk is plugged in again"
 	n.await(id, "Unhealthy", why)
 	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero"); code != exitProblem || !strings.Contains(stderr, "Type its ID to erase it: \nmetalplugctl: erase "+id+": the typed ID does not match, so nothing was erased") {
 		t.Errorf("exit %d: %s", code, stderr)

@@ -43,7 +43,7 @@ func (d *doctor) checkClaims() (fine string) {
 	end, err := time.Parse(api.TimeFormat, until[:min(len(until), len(api.TimeFormat))])
 	switch {
 	case err == nil && time.Now().After(end):
-		d.fail(renewIdentity, "the identity of metalplug-dra has expired: it %s", who)
+		d.fail(renewIdentity, "the identity of metalplug-dra has expired: metalplug-dra %s", who)
 	case problem != "":
 		d.fail(renewIdentity, "metalplug-dra %s: %s", who, problem)
 	default:

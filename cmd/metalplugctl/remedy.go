@@ -76,7 +76,7 @@ func complaint(v api.Device) (level, text string) {
 // resource, because such disks are normal after the installation.
 func isWithheld(v api.Device) bool {
 	if strings.HasPrefix(v.Reason, unproven) { // in other cases, metalplug is still reading the disk
-		return strings.Contains(v.Reason, "erases and offers it")
+		return strings.Contains(v.Reason, "erases and offers the disk")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")
 }

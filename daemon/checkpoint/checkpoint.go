@@ -58,7 +58,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 	defer f.Close()
 	info, err := f.Stat() // os.Stat might return another file, because the kubelet may have replaced this one
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("read %s: it is not a regular file", file)
+		err = fmt.Errorf("read %s: not a regular file", file)
 	}
 	if err != nil {
 		return nil, time.Time{}, err

@@ -29,7 +29,7 @@ func (claims) Prepare(_ context.Context, claim api.ClaimRef, ask api.Claim) (p a
 
 func (claims) Unprepare(_ context.Context, uid string) error {
 	return map[string]error{
-		"working": control.ErrWorking, "unknown": inventory.ErrUnknownDevice, "held": errors.New("it is held"),
+		"working": control.ErrWorking, "unknown": inventory.ErrUnknownDevice, "held": errors.New("the device is held"),
 	}[uid]
 }
 
@@ -45,7 +45,7 @@ func TestClaims(t *testing.T) {
 		{"working/prepare", one, "503 the claim is not prepared yet"},
 		{"working/unprepare", "", "503"},
 		{"unknown/prepare", one, "404"},
-		{"held/prepare", one, "409 it is held"},
+		{"held/prepare", one, "409 the device is held"},
 		{"..%2fx/prepare", one, "400"},
 		{"u_1/prepare", one, "400"},
 		{"%2e%2e%2f/unprepare", "", "400"},

@@ -100,9 +100,9 @@ func gpuIdentify(h *Host, u udev.Device) ([]Device, error) {
 	case driver == "amdgpu":
 		return amdDevices(h, d, u.SysPath)
 	case driver == "" && vendor == vendorNVIDIA:
-		return nil, incompletef("no driver is bound, so its UUID is unknown: load the nvidia module")
+		return nil, incompletef("no driver is bound, so the GPU's UUID is unknown: load the nvidia module")
 	case driver == "" && vendor == vendorAMD:
-		return nil, incompletef("no driver is bound, so its unique_id is unknown: load the amdgpu module")
+		return nil, incompletef("no driver is bound, so the GPU's unique_id is unknown: load the amdgpu module")
 	}
 	d.ID = MakeID("gpu", address)
 	return []Device{d}, nil

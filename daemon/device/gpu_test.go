@@ -31,7 +31,7 @@ func TestGPU(t *testing.T) {
 			  held back: not complete: driver amdgpu has not created the device nodes yet`},
 		{name: "AMD without a driver", recording: "gpu-amd", edits: []string{"L: driver=../../../../bus/pci/drivers/amdgpu\n", ""}, want: `
 			(0000:05:00.0)
-			  held back: not complete: no driver is bound, so its unique_id is unknown: load the amdgpu module`},
+			  held back: not complete: no driver is bound, so the GPU's unique_id is unknown: load the amdgpu module`},
 		{name: "AMD half registered", recording: "gpu-amd", edits: []string{"drm/card1", "drm/other"}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
 			  held back: not complete: the card node of the GPU is missing`},
@@ -177,7 +177,7 @@ func TestNVIDIA(t *testing.T) {
 		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
 			"\n  held back: not complete: driver nvidia does not report the device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
-			"no driver is bound, so its UUID is unknown: load the nvidia module"},
+			"no driver is bound, so the GPU's UUID is unknown: load the nvidia module"},
 		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: itself +
 			"\n  held back: not for containers: the driver excludes the GPU (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},

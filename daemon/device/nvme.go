@@ -159,7 +159,7 @@ func nvmeHealth(h *Host, d Device) error {
 		}
 	}
 	if len(reasons) == 0 {
-		return errors.New("no controller reaches it")
+		return errors.New("no controller reaches the namespace")
 	}
 	return joinErrors(reasons...)
 }

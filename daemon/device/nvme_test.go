@@ -41,7 +41,7 @@ func TestNVMe(t *testing.T) {
 		{name: "multipath", recording: "nvme-multipath", want: head + headNode},
 		{name: "multipath, the last path lost", recording: "nvme-multipath", edits: []string{"A: hidden=1\\n\nA: wwid=uuid.0", "A: hidden=1\\n\nA: wwid=uuid.9"}, want: `
 			nvme-uuid.01234567-89ab-cdef-0123-456789abcdef
-			  sick: no controller reaches it
+			  sick: no controller reaches the namespace
 			` + headNode},
 		{name: "multipath, one path dead", recording: "nvme-multipath", edits: []string{"nvme0/nvme3c0n1", "nvme0/nvme3c0n1\nE: SUBSYSTEM=block\nA: hidden=1\nA: wwid=uuid.01234567-89ab-cdef-0123-456789abcdef\n\nP: /devices/pci0000:00/0000:00:06.0/0000:03:00.0/nvme/nvme1/nvme3c1n1"}, want: head + headNode},
 		{name: "multipath, all paths dead", recording: "nvme-multipath", edits: []string{"state=live", "state=connecting"}, want: head +

@@ -15,7 +15,7 @@ import (
 )
 
 // ErrHeld means that another tenant holds the device.
-var ErrHeld = errors.New("it is held")
+var ErrHeld = errors.New("the device is held")
 
 // ErrClearing means that metalplug resets or erases the device after its last tenant.
 var ErrClearing = errors.New(verdict.BeingCleared)
@@ -63,7 +63,7 @@ func (l *loop) claimable(id, claim string) error {
 	case s.Held() && len(others) == 0:
 		return fmt.Errorf("%w by a pod", ErrHeld)
 	case rule == nil || rule.Claims == 0:
-		return errors.New(`DRA does not serve its resource; write serve = "dra"`)
+		return errors.New(`the device's resource is not served through DRA; write serve = "dra"`)
 	case s.Reason == verdict.BeingCleared:
 		return ErrClearing
 	case !s.Healthy, s.Barred != "" && len(others) == 0: // a device is cleaned up only after its last claim has ended

@@ -19,7 +19,7 @@ var ErrUnknownDevice = errors.New("no such device")
 var errStopped = errors.New("the inventory has stopped")
 
 // mayHaveBeen is the reason for the cordons that metalplug sets after the state file was lost.
-const mayHaveBeen = "the device may have been cordoned before the state was lost; if it was not, uncordon it"
+const mayHaveBeen = "metalplugd lost its state, and the device may have been cordoned; if it was not cordoned, uncordon the device"
 
 // Cordon withholds a device from new pods until [Inventory.Uncordon] is called. Until then, the device is Unhealthy in the device
 // list, with the reason of the cordon. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon

@@ -152,7 +152,7 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		return nil
 	}, func(l *loop) {
 		if e := l.entries[id]; e != nil {
-			l.endEvidence(e, "it cannot be saved")
+			l.endEvidence(e, "the adoption cannot be saved")
 		}
 	})
 }

@@ -62,7 +62,7 @@ func block(t *testing.T, state string) (unblock func()) {
 	}
 }
 
-var mayHaveBeen = standing{cordoned: true, reason: "cordoned: the device may have been cordoned before the state was lost; if it was not, uncordon it"}
+var mayHaveBeen = standing{cordoned: true, reason: "cordoned: metalplugd lost its state, and the device may have been cordoned; if it was not cordoned, uncordon the device"}
 
 // TestStateLost expects one log line with the loss and the remedy. All devices that are found at that start must be cordoned
 // until an operator uncordons them. Devices that are found later, or after the next start, must not be cordoned. An

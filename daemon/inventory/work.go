@@ -234,7 +234,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 		}
 	}
 	if o.Foreign {
-		l.noteForeignContent(e, "another process may have written to it")
+		l.noteForeignContent(e, "another process may have written to the disk")
 	}
 	l.outcome(e, o, other)
 	if other {

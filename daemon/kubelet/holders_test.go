@@ -236,7 +236,7 @@ func TestCheckpointIsARegularFile(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, "kubelet_internal_checkpoint"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if owners, err := kubelet.Owners(dir); err == nil || !strings.HasSuffix(err.Error(), "kubelet_internal_checkpoint: it is not a regular file") {
+	if owners, err := kubelet.Owners(dir); err == nil || !strings.HasSuffix(err.Error(), "kubelet_internal_checkpoint: not a regular file") {
 		t.Errorf("Owners = %v, %v", owners, err)
 	}
 }

@@ -39,7 +39,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
-			return nil, errorf(Refused, "%s would be affected too: the request does not list it among the disks that no pod has", path.Base(d))
+			return nil, errorf(Refused, "%s would also be affected, and the request does not list this disk as a disk without a pod", path.Base(d))
 		}
 	}
 	slices.Sort(hit)

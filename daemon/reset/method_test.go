@@ -41,7 +41,7 @@ func TestControllerReset(t *testing.T) {
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill()
-		}, Answer{Result: Refused, Detail: "nvme0n2 would be affected too: the request does not list it among the disks that no pod has"}, nil},
+		}, Answer{Result: Refused, Detail: "nvme0n2 would also be affected, and the request does not list this disk as a disk without a pod"}, nil},
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill() // the reset must not affect this disk
 			r.Together = []string{secondPath}
@@ -432,8 +432,8 @@ func TestFunctionReset(t *testing.T) {
 		{"a disk of another function", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.sibling("0000:02:00.1", "x")
 			m.disk(path.Dir(function0)+"/0000:02:00.1/nvme0n9", "259:90", "eui.90")
-		}, Answer{Result: Refused, Detail: "nvme0n9 would be affected too: the request does not list it among the disks that no pod has"}, nil},
-		{"a disk that the request does not list", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be affected too: the request does not list it among the disks that no pod has"}, nil},
+		}, Answer{Result: Refused, Detail: "nvme0n9 would also be affected, and the request does not list this disk as a disk without a pod"}, nil},
+		{"a disk that the request does not list", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would also be affected, and the request does not list this disk as a disk without a pod"}, nil},
 		{
 			"a disk that is used", "pci", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
 			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"},

@@ -83,9 +83,9 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	}
 	aside := s.path + ".damaged"
 	if moveErr := os.Rename(s.path, aside); moveErr != nil {
-		return fmt.Errorf("%w; move it away: %w", err, moveErr)
+		return fmt.Errorf("%w; move the file away: %w", err, moveErr)
 	}
-	return fmt.Errorf("%w; it was moved to %s", err, aside)
+	return fmt.Errorf("%w; the file was moved to %s", err, aside)
 }
 
 // removed returns an error if other files in the directory show that a state file was there and has been removed.

@@ -39,7 +39,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 		}
 	}
 	if j.Status, err = t.Inventory.Take(ctx, j.taken); err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("%s: %w: another operation on it is in progress: %w", id, ErrBusy, err)
+		return nil, fmt.Errorf("%s: %w: another operation on the device is in progress: %w", id, ErrBusy, err)
 	}
 	return j, err
 }

@@ -133,7 +133,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	}
 	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})
 	if j.Cordon != nil {
-		return "when you uncordon it, it will be erased with " + scrub + " and then offered", nil
+		return "after you uncordon the disk, metalplug erases it with " + scrub + " and then offers it", nil
 	}
 	return "the disk is being erased with " + scrub + ", and will then be offered", nil
 }

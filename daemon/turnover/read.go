@@ -32,7 +32,7 @@ var errFound = errors.New("the disk holds data")
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.offeredAt(path); return other != nil && other.Held() }) {
-		j.Inventory.Delayed(id, "the read waits until a pod that uses its controller has ended")
+		j.Inventory.Delayed(id, "the read waits until a pod that uses the disk's controller has ended")
 		return ErrBusy
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)

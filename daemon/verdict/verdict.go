@@ -232,7 +232,7 @@ func (f *Facts) Restrained(v Verdict) Verdict {
 		v.park(f.Aside)
 	}
 	if f.Claims > 0 && (f.Rule == nil || f.Rule.Claims == 0) {
-		v.park("a claim holds it, but its resource is now served by the device plugin")
+		v.park("a claim holds the device, but the device plugin now serves the resource")
 	}
 	if f.Cordon != "" {
 		v.park("cordoned: " + f.Cordon)

@@ -271,7 +271,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	d.fill(second)
 	r := d.reset(first, "nvme-controller")
 	r = leftover(r)
-	want(t, d.ask(t, r), reset.Refused, path.Base(second)+" would be affected too")
+	want(t, d.ask(t, r), reset.Refused, path.Base(second)+" would also be affected")
 	r.Together = both
 	want(t, d.ask(t, r), reset.OK, "with 2 namespaces")
 	d.m.Sh("mkdir -p /mnt2; mkfs.ext4 -qF " + second + "; mount " + second + " /mnt2")
