@@ -33,8 +33,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds any device in the list held. It also waits while metalplugd restarts. A new metalplugd
-// does not know the holders until it has inspected the hardware.
+// awaitRelease waits until no pod holds any device in the list held, and until metalplugd has recorded what the pods left. It also
+// waits while metalplugd restarts. A new metalplugd does not know the holders until it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func(api.Event) error {

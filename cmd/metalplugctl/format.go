@@ -75,10 +75,13 @@ func holder(d api.Device) string {
 	for _, c := range d.Claims {
 		names = append(names, "claim "+c.String())
 	}
-	if names == nil && d.Held {
-		return "a pod"
+	switch {
+	case names != nil || !d.Held:
+		return firstOf(names)
+	case d.State == "released":
+		return "a pod that has ended"
 	}
-	return firstOf(names)
+	return "a pod"
 }
 
 // formatDuration formats a duration in whole seconds. If the duration is at least an hour, it is formatted in whole minutes.

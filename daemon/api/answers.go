@@ -29,10 +29,12 @@ type Device struct {
 	Evidence *Evidence `json:"evidence,omitempty"` // why a disk is offered
 	Taker    string    `json:"taker,omitempty"`    // resource that matches the device, if the device is not offered yet
 	Cordon   *Cordon   `json:"cordon,omitempty"`   // the cordon, if the device is cordoned
-	Held     bool      `json:"held"`               // whether a pod holds the device, according to the kubelet
-	Holders  []Pod     `json:"holders,omitempty"`  // all holders, if there are several
-	Warning  string    `json:"warning,omitempty"`  // problem that does not make the device Unhealthy
-	Hardware           // in JSON, these are fields of the device itself
+	// Held is true if a pod holds the device, according to the kubelet. For a cordoned disk, Held stays true until metalplug has
+	// recorded what the pod has left on the disk.
+	Held     bool   `json:"held"`
+	Holders  []Pod  `json:"holders,omitempty"` // all holders, if there are several
+	Warning  string `json:"warning,omitempty"` // problem that does not make the device Unhealthy
+	Hardware        // in JSON, these are fields of the device itself
 	Membership
 }
 

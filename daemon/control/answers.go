@@ -22,7 +22,7 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
-		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held(), Warning: s.Warning, State: string(s.State),
+		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Occupied(), Warning: s.Warning, State: string(s.State),
 		Hardware: api.Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), WWID: wwidOf(s.Target), Size: s.Evidence.Size, Present: s.Present, Lost: s.Lost},
 	}
 	if d.Resource == "" {

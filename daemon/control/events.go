@@ -176,7 +176,7 @@ func changes(old, d *inventory.Status) []string {
 		{"gone", old.Present && !d.Present},
 		{"back", !old.Present && d.Present},
 		{"allocated", !old.Held() && d.Held()},
-		{"released", old.Held() && !d.Held()},
+		{"released", old.Occupied() && !d.Occupied()},
 		{"cordoned", d.Cordon != nil && !d.Cordon.Same(old.Cordon)},
 		{"uncordoned", old.Cordon != nil && d.Cordon == nil},
 		{"healthy", d.Resource != "" && !old.Healthy && d.Healthy && old.Cordon == nil},

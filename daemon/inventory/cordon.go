@@ -45,7 +45,8 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 }
 
 // changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for
-// the snapshot that shows the change.
+// the snapshot that shows the change. A cordon also cancels an order to erase, but only once the cordon is on disk. If metalplugd
+// ends in between, the state file does not contain the order either, see [loop.record].
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	// If the state was lost, metalplugd cordons all devices before the first snapshot. A change that is made earlier could be
 	// lost.
@@ -61,13 +62,15 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 		}
 		after = change(before)
 		l.setCordon(id, after)
-		if e := l.entries[id]; e != nil && after != nil && e.lease.Order == lease.Erase {
-			_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the disk was cordoned"})
-		}
 		return nil
 	}, func(l *loop) {
 		after = before
 		l.setCordon(id, after)
+	})
+	i.about(id, func(l *loop, e *entry) {
+		if saveErr == nil && after != nil && e.lease.Order == lease.Erase {
+			_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the disk was cordoned"})
+		}
 	})
 	err := i.await(ctx, func(s *Snapshot) bool { d := s.Find(id); return d == nil || d.Cordon == after })
 	return cmp.Or(saveErr, err)
@@ -82,7 +85,7 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	d.saveLater()
 	if d.stale = true; d.entries[id] != nil {
 		d.changed(d.entries[id])
-		d.look(d.entries[id])
+		d.invalidate(d.entries[id])
 	}
 }
 

@@ -143,7 +143,12 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // no other hardware has the ID now
 		return id
 	case !before[id] || e.owner.Due():
-		i.contest(e)
+		// Postpone the decision. Usually the hardware has moved, and the old subject is about to disappear. If both still exist at
+		// the next inspection, two devices have one identity. In this case, the ID of the new device gets a suffix with its
+		// location.
+		i.noteReplacedMedium(e) // metalplugd does not know which of the two devices a tenant had
+		i.changed(e)
+		i.look(e)
 		return ""
 	}
 	i.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
@@ -161,15 +166,6 @@ func place(d *device.Device) string {
 		return path.Base(d.SysPath)
 	}
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
-}
-
-// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old subject is
-// about to disappear. If both still exist at the next inspection, two devices have one identity. In this case, the ID of the
-// new device gets a suffix with its location.
-func (i *identities) contest(owned *entry) {
-	i.noteReplacedMedium(owned) // metalplugd does not know which of the two devices a tenant had
-	i.changed(owned)
-	i.look(owned)
 }
 
 // withholdIncomplete withholds a disk while the kernel adds or removes its attributes. Without the diskseq, metalplug could

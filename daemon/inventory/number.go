@@ -63,9 +63,6 @@ func (d *devices) opened(e *entry) error {
 		return nil
 	}
 	n := e.number()
-	if n == "" {
-		return nil
-	}
 	for _, other := range d.granted[n] {
 		if other != e && slices.Contains(other.Numbers, n) {
 			return fmt.Errorf("%w: the pod of %s can still open it, because the kernel reused the device number %s; delete that pod",

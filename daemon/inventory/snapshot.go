@@ -32,8 +32,10 @@ type Status struct {
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused. If there is no such proof yet, it shows how much of the disk was read so far.
 	Evidence evidence.Evidence
-	Moved    bool    // whether the device's pod got node paths that no longer belong to the device
-	Written  *uint64 // see [device.Target.Written]
+	// Unrecorded means that no pod holds the cordoned disk, but that metalplug has not recorded yet what the last pod has left.
+	Unrecorded bool
+	Moved      bool    // whether the device's pod got node paths that no longer belong to the device
+	Written    *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
 	Blocked     string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
@@ -55,6 +57,9 @@ type Observation struct {
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
+
+// Occupied reports whether a pod holds the device, or has just left data that metalplug must record.
+func (s *Status) Occupied() bool { return s.Held() || s.Unrecorded }
 
 // Gist returns the field Reason without the percentage of the disk that has been read. This percentage changes often.
 func (s *Status) Gist() string {

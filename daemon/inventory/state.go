@@ -178,12 +178,15 @@ func (l *loop) save() {
 	})
 }
 
-// record returns the record of a device. While metalplug works on a disk, the record describes the state that a crash would
+// record returns the record of a device. It omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While metalplug works on a disk, the record describes the state that a crash would
 // leave. After a crash, the content of the disk is unknown, and a disk that has appeared in between may be another one.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
 		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.bundleResource, ID: e.bundle}, Lease: e.lease, known: e.known,
+	}
+	if e.lease.Order == lease.Erase && l.cordons[r.ID] != nil {
+		r.Residue, r.Order = false, lease.NoOrder
 	}
 	if e.busy() {
 		r.Fingerprint, r.Appearance, r.Wrote = "", e.work.diskBefore.Appearance, wrote{}

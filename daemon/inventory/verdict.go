@@ -99,5 +99,6 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	} else if f.Readable() {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
+	s.Unrecorded = s.Cordon != nil && e.lease.Residue && !e.lease.Held() && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
 	s.Init, s.Todo = f.Init(), f.Todo()
 }

@@ -94,7 +94,11 @@ func (n *node) checks() map[string]verb {
 			name, text, _ := strings.Cut(text, " ")
 			return matches(n.allocate(pod, name), text)
 		},
+		"occupied": of(func(s *inventory.Status, text string) error { // occupied NAME [no]; metalplugctl cordon --wait waits while it is
+			return must(s.Occupied() == (text != "no"), fmt.Sprintf("occupied: %t", s.Occupied()))
+		}),
 		"start-fails":         fails("start"),
+		"cordon-fails":        fails("cordon"),
 		"adopt-fails":         fails("adopt"),
 		"by-hand-fails":       fails("by-hand"),
 		"erase-by-hand-fails": func(name, text string) error { return matches(n.do("by-hand "+name+" zero"), text) },
