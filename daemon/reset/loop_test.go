@@ -228,11 +228,20 @@ func TestLoopWithPartitions(t *testing.T) {
 		t.Errorf("answer with a partition in use is %+v", got)
 	}
 	unix.Close(fd)
-	if got := l.do(t, r); got.Result != reset.OK {
-		t.Fatalf("answer is %+v", got)
-	}
-	if _, err := os.Stat(first); err == nil {
-		t.Error("the kernel still knows the partition")
+	for _, adopted := range []bool{false, true} {
+		if adopted { // the disk is blank, and the kernel still shows an old partition; no process has written it since the adoption
+			l.partition(t)
+			if err := os.WriteFile(l.node, make([]byte, loopSize), 0); err != nil {
+				t.Fatal(err)
+			}
+			r.ByHand, r.Fingerprint = true, l.do(t, l.request(reset.Probe, "")).Fingerprint
+		}
+		if got := l.do(t, r); got.Result != reset.OK {
+			t.Fatalf("adopted: %t: answer is %+v", adopted, got)
+		}
+		if _, err := os.Stat(first); err == nil {
+			t.Error("the kernel still knows the partition")
+		}
 	}
 }
 
