@@ -4,13 +4,13 @@
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
 #   make test          runs all tests that need no virtual machine
 #   make dra           builds the driver for Dynamic Resource Allocation into bin/, and runs its tests
-#   make integration   tests with the real device manager and kubelet, with faults, and of nodes and packages in virtual machines
-#   make integration-night  the same with each release of Kubernetes, thousands of sequences and all machines; takes hours
-#   make integration-releases  tests with the device managers of all supported releases of Kubernetes; the first run takes an hour
+#   make integration   runs tests with the real device manager and kubelet, with faults, and in virtual machines
+#   make integration-night  runs these tests with more releases, sequences and virtual machines; takes hours
+#   make integration-releases  runs tests with the device managers of all supported Kubernetes releases; the first run takes an hour
 #   make dra-sanity    builds bin/dra-sanity, which checks a DRA driver of any vendor in place of the kubelet
-#   make cluster       runs pods in a cluster of a control plane, kubelets, and metalplug on recorded hardware; needs root
+#   make cluster       runs pods in a cluster with kubelets and metalplug, on recorded hardware; needs root
 #   make cluster-slice runs three of these tests with each release in CLUSTER_RELEASES, on one node and on eight
-#   make cluster-night longer runs of these tests: 100 pods use one disk in turn, and eight nodes change for five minutes
+#   make cluster-night runs these tests for longer: 100 pods use one disk in turn, and eight nodes change for five minutes
 #   make cluster-up    runs such a cluster with two nodes for kubectl, until Ctrl-C; needs root
 #   make sandbox       checks what a program in the sandbox of each unit can reach, under systemd 252 and 257; needs root
 #   make faults-shown  shows the command that names the cause of each fault (ARGS=kubelet selects faults by name)
@@ -19,8 +19,8 @@
 #   make words         measures the sentences of comments and documents (ARGS=README.md lists the hard ones of a file)
 #   make vulncheck     queries the Go vulnerability database; needs a network
 #   make bench-parts   runs the Go benchmarks of the packages ten times; benchstat compares them with OLD=FILE
-#   make bench         measures the times and sizes that have a budget, into a table and bench.json, and in a virtual machine
-#                      the helpers before a start; needs root
+#   make bench         measures the times and sizes that have a budget, and the helpers in a virtual machine; writes a table
+#                      and bench.json; needs root
 #   make lint          runs gofumpt, vet, staticcheck and shellcheck
 #   make install       builds and installs the programs, units and pages; DESTDIR= is put before each path
 #   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
@@ -80,7 +80,7 @@ build: deps
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(filter-out $(HELPERS:%=./cmd/%),$(PROGRAMS:%=./cmd/%))
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS),nolibudev' -ldflags '-X main.version=$(VERSION)' -o bin/ $(HELPERS:%=./cmd/%)
 
-# The driver is a module of its own, because client-go takes minutes to compile with -race.
+# The driver is a separate module, because client-go takes minutes to compile with -race.
 DRA = cd daemon/dra && CGO_ENABLED=0 $(GO)
 dra: dra-program
 	$(DRA) test -trimpath -tags '$(TAGS)' ./...
@@ -88,7 +88,7 @@ dra: dra-program
 dra-program:
 	$(DRA) build -trimpath -tags '$(TAGS)' -ldflags '-s -w -X main.version=$(VERSION)' -o ../../bin/ ./metalplug-dra
 
-# The flags are those of the cluster, so that both share the compiled packages.
+# The cluster has the same flags, so that both builds share the compiled packages.
 dra-sanity:
 	cd integration/dra-sanity && $(GO) build $(KUBERNETES) -o ../../bin/ .
 
@@ -121,7 +121,7 @@ RUN ?= .
 devicemanager: build
 	cd integration/devicemanager && $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
 
-# Here the daemon has the race detector, so times are only measured with the newest release.
+# Here the daemon has the race detector, so the tests measure times only with the newest release.
 release-%: build
 	CGO_ENABLED=1 $(GO) build -race -tags '$(TAGS)' -o bin/race/ ./cmd/metalplugd
 	cd integration/devicemanager && METALPLUGD=../../bin/race/metalplugd \
@@ -169,7 +169,7 @@ root:
 cluster: root cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd cluster-dra-driver dra-sanity
 	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
 
-# Hotplug, a kubelet restart and eight nodes.
+# Tests hotplug, a kubelet restart and eight nodes.
 CLUSTER_RELEASES ?= v1.36 v1.37
 cluster-slice: root cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
 	for release in $(CLUSTER_RELEASES); do \
@@ -177,7 +177,7 @@ cluster-slice: root cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
 			-run '^(TestUnplug|TestKubeletRestart|TestStorm)$$' . -storm 5s) || exit 1; \
 	done
 
-# The same tests with more pods and nodes, for a longer time, and also with the other release.
+# Runs the same tests with more pods and nodes, for a longer time, and also with the other release.
 cluster-night:
 	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 16 -speed 50'
 	$(MAKE) cluster RELEASE=v1.37
@@ -186,7 +186,7 @@ cluster-night:
 cluster-up: root cluster-programs cluster-kubectl-$(RELEASE)
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)
 
-# "make test" runs a short form of these tests. Here they have a thousand sequences (SEQUENCES) and ten thousand devices.
+# "make test" runs a short form of these tests. This target runs a thousand sequences (SEQUENCES) and ten thousand devices.
 faults:
 	$(GO) test -race -count=1 -v -timeout 20m -tags integration -parallel 8 ./integration/faults -sequences $(SEQUENCES) -devices 10000 -restarts 100
 
@@ -258,7 +258,7 @@ AGAIN ?= --again $(PACKAGED)
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist $(AGAIN)
 
-# The debs of this architecture in containers of each release, from an older version to this one and away again. Needs root.
+# Upgrades and removes the debs of this architecture in a container of each release. Needs root.
 SUITES ?= bookworm trixie jammy noble
 distributions-check: packages
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \
@@ -266,7 +266,7 @@ distributions-check: packages
 		packaging/distributions.sh "$$older" dist $(SUITES)
 	packaging/rpm-scripts.sh dist/metalplug-selinux-*.rpm
 
-# The packages on other releases than this one, from a tarball and without a network. Needs root.
+# Builds the packages on other releases, from a tarball and without a network. Needs root.
 build-check:
 	packaging/build-check.sh trixie noble
 
@@ -285,7 +285,7 @@ sysext: packages
 sysext-check: sysext
 	packaging/sysext-check.sh sysext/$$($(GO) env GOARCH)/metalplug.raw
 
-# Of the packages that are in dist, which may be signed.
+# Makes repositories from the packages in dist, which may be signed.
 repo:
 	test -e dist/SHA256SUMS || $(MAKE) packages
 	packaging/repo.sh dist repo

@@ -6,7 +6,7 @@
 #
 #   build-check.sh SUITE...
 #
-# SUITE is bookworm, trixie or noble. The tree gets the Go and the modules of this machine.
+# SUITE is bookworm, trixie or noble. The script copies Go and its modules from this machine to the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -33,7 +33,7 @@ strip='-s -w'
 mkdir -p "$out"
 out=$(realpath "$out")
 
-# compile DIRECTORY TAGS PROGRAM... builds programs of the module in a directory with the Makefile's tags and these.
+# compile DIRECTORY TAGS PROGRAM... builds programs of the module in a directory, with the Makefile's tags and TAGS.
 compile() {
 	module=$1 tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$2
 	shift 2

@@ -12,9 +12,9 @@ cd "$(dirname "$0")/.."
 
 dist=$(realpath "$1")
 shift
-# KiB of the packages; make them smaller, never larger
+# Maximum size of each installed package in KiB. If a package becomes smaller, lower its limit.
 declare -A installed=([metalplug]=32500 [metalplug-dra]=33000)
-# KiB of each program of metalplug, for amd64. Programs for arm64 are smaller.
+# Maximum size of each program of metalplug in KiB, for amd64. Programs for arm64 are smaller.
 declare -A sizes=([metalplugd]=14650 [metalplugctl]=5850 [metalplug-unit]=4300 [metalplug-reset]=4250 [metalplug-holders]=2720)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -37,7 +37,7 @@ linters() {
 	done
 }
 
-# links TREE holds that each file to which the installed documents link is installed.
+# links TREE checks that the installed documents link only to installed files.
 links() {
 	local page link
 	while IFS=: read -r page link; do
@@ -139,8 +139,8 @@ repositories() {
 	apt-cache "${option[@]}" policy metalplug | grep -q "file://\|file:/" || bad 'apt finds no metalplug in the repository'
 }
 
-# again builds a second time for the machine's own architecture: from a copy without git in another place, like a tarball,
-# and in an environment that would select other programs and modes.
+# again builds the packages of this machine's architecture a second time. It builds a copy without git in another directory,
+# as from a tarball, and in an environment that would select other programs and modes.
 again() {
 	local arch differing
 	arch=$(go env GOHOSTARCH)
@@ -163,7 +163,7 @@ installs
 repositories
 debs=("$dist"/metalplug{,-dra}_*_"$(dpkg --print-architecture)".deb "$dist"/metalplug-selinux_*.deb)
 if [[ ! -e ${debs[0]} ]] || ((EUID != 0)); then
-	echo 'check.sh: purge.sh is left out: it takes root, and debs for this machine'
+	echo 'check.sh: purge.sh is skipped: it needs root, and debs for this machine'
 else
 	packaging/purge.sh "${debs[@]}" || bad purge.sh
 fi
@@ -171,5 +171,5 @@ if [[ ${1:-} = --again ]]; then
 	shift
 	again "$@"
 fi
-((status)) || echo "$(wc -l <"$dist/SHA256SUMS") files: as they should be"
+((status)) || echo "$(wc -l <"$dist/SHA256SUMS") files are correct"
 exit "$status"

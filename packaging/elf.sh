@@ -22,15 +22,15 @@ for program; do
 	dynamic=$(readelf -dW "$program")
 	segments=$(readelf -lW "$program")
 	newest=$(readelf --dyn-syms -W "$program" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
-	echo "$header" | grep -q 'Type: *DYN' || bad 'it is not position independent'
-	echo "$segments" | grep -q GNU_RELRO || bad 'it has no RELRO'
+	echo "$header" | grep -q 'Type: *DYN' || bad 'not position independent'
+	echo "$segments" | grep -q GNU_RELRO || bad 'no RELRO'
 	echo "$dynamic" | grep -Eq 'BIND_NOW|NOW' || bad 'RELRO is partial'
-	echo "$segments" | grep -E 'GNU_STACK' | grep -q 'RW ' || bad 'its stack is executable'
-	! echo "$dynamic" | grep -E 'RPATH|RUNPATH' || bad 'it looks for libraries in a path of its own'
+	echo "$segments" | grep -E 'GNU_STACK' | grep -q 'RW ' || bad 'the stack is executable'
+	! echo "$dynamic" | grep -E 'RPATH|RUNPATH' || bad 'RPATH or RUNPATH is set'
 	other=$(echo "$dynamic" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE "$needed" || true)
 	[ -z "$other" ] || bad "it needs $other"
 	[ -n "$newest" ] || bad 'it names no version of glibc'
-	[ "$(printf '%s\n%s\n' "$glibc" "$newest" | sort -V | tail -n 1)" = "$glibc" ] || bad "it needs glibc $newest, at most $glibc is allowed"
+	[ "$(printf '%s\n%s\n' "$glibc" "$newest" | sort -V | tail -n 1)" = "$glibc" ] || bad "requires glibc $newest: must be at most $glibc"
 	echo "$program: $(stat -c %s "$program") bytes, glibc $newest"
 done
 exit "$status"

@@ -26,7 +26,7 @@ for program in "$programs"/*; do
 	metalplug-dra) ;; # below
 	metalplug-*) put 0755 "$program" "/usr/libexec/metalplug/$name" ;;
 	*)
-		echo "install.sh: $program has no place" >&2
+		echo "install.sh: no directory is known for program $program" >&2
 		exit 1
 		;;
 	esac

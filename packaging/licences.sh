@@ -8,7 +8,7 @@
 #   licences.sh spdx MODULE@VERSION...       the SPDX expression for the programs: our licence, Go's and theirs
 #   licences.sh modules PROGRAM...           the modules that the linker wrote into the programs
 #
-# PACKAGES are the Go packages whose licences are needed (default: ./cmd/...). "-test ./..." is all of a source package.
+# PACKAGES are the Go packages whose licences are needed (default: ./cmd/...). For a source package, use "-test ./...".
 # MODULE is the directory of their module (default: the root of the repository).
 #
 # Exit status: 1 if a module has no licence, or a licence that this script does not know.

@@ -107,7 +107,7 @@ for arch in ${ARCHES:-amd64 arm64}; do
 		deb) deb "$arch" "$selection" ;;
 		rpm) rpm "$arch" "$all" ;;
 		*)
-			echo "packages.sh: no format is called $format" >&2
+			echo "packages.sh: invalid FORMATS $format: must be deb or rpm" >&2
 			exit 2
 			;;
 		esac

@@ -82,4 +82,4 @@ remove-system-units metalplugd.service metalplugd-metrics.socket' -e metalplug m
 [[ -e $root/etc/metalplug-dra/token ]] || bad 'rpm -e takes the token'
 left=$(cd "$root" && find run var/lib/kubelet -name '*metalplug*' -o -name 'mp-*')
 [[ -z $left ]] || bad "rpm -e leaves $left"
-echo 'the scripts of the rpms make and remove what they should'
+echo 'the scripts of the rpms create and remove the right files'

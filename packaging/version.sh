@@ -9,7 +9,7 @@ if [[ -z $version || $version = unreleased ]]; then
 	version=0.0.0~$(date -u -d "@${SOURCE_DATE_EPOCH:?}" +%Y%m%d%H%M%S)
 fi
 [[ $version =~ ^[0-9][A-Za-z0-9.+~]*$ ]] || {
-	echo "version.sh: VERSION $version: a package's version begins with a digit and has only letters, digits and . + ~" >&2
+	echo "version.sh: invalid VERSION $version: must begin with a digit and have only letters, digits and . + ~" >&2
 	exit 2
 }
 echo "$version"

@@ -265,5 +265,5 @@ check_never
 check_looks
 check_xperms
 ! seinfo "$policy" --permissive 2>/dev/null | grep -w metalplug || finding 'a domain is permissive'
-((found)) || echo "The domains may do what is written down, and nothing else"
+((found)) || echo "The domains have no rights that are not in the lists"
 exit "$found"

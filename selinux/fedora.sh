@@ -70,7 +70,7 @@ build() {
 	secilc -M true -o "$1/policy" -f "$1/file_contexts" "$1/base.cil" "$1/metalplug.cil"
 }
 
-# refuses NAME LINE checks that the module does not build with a line more.
+# refuses NAME LINE checks that the module does not build with this additional line.
 refuses() {
 	local dir=$work/$1
 	mkdir "$dir"
