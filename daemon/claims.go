@@ -21,22 +21,23 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet waits for a DRA driver for 45
-// s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, the kubelet repeats the request.
+// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet waits for a DRA driver for
+// 45 s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, the kubelet repeats the
+// request.
 const claimLimit = 40 * time.Second
 
-// claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this type
-// stores only the work in progress. For each claim, it does one piece of work at a time.
+// claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this
+// type stores only the work in progress. For each claim, it does one piece of work at a time.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
-	working map[string]*preparing // keys are the UIDs of the claims
-	ctx     context.Context       // context of the work, or nil while Run is not running
+	working map[string]*preparation // keys are the UIDs of the claims
+	ctx     context.Context         // context of the work, or nil while Run is not running
 	all     sync.WaitGroup
 }
 
-// preparing is work in progress for a claim. The work either prepares the devices of the claim or releases them.
-type preparing struct {
+// preparation is work in progress for a claim. The work either prepares the devices of the claim or releases them.
+type preparation struct {
 	releases bool // whether the work releases the devices instead of preparing them
 	began    time.Time
 	done     chan struct{}
@@ -59,8 +60,8 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 }
 
 // Prepare assigns devices to a claim and prepares them for containers. The requests of the claim contain the IDs of these
-// devices. Prepare skips devices that an earlier call has already prepared for the claim. If a device is being cleared after its
-// last tenant, Prepare waits. During this wait, the claim can be released without delay. If Prepare takes longer than
+// devices. Prepare skips devices that an earlier call has already prepared for the claim. If a device is being cleared after
+// its last tenant, Prepare waits. During this wait, the claim can be released without delay. If Prepare takes longer than
 // [claimLimit], it returns [control.ErrWorking], and any work that has begun continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
@@ -95,8 +96,8 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	}
 }
 
-// Unprepare releases the devices of a claim. After that, metalplugd cleans up the devices. A second call for the same claim does
-// nothing.
+// Unprepare releases the devices of a claim. After that, metalplugd cleans up the devices. A second call for the same claim
+// does nothing.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	_, err := c.await(ctx, uid, true, time.After(claimLimit), func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.inventory.Unclaim(ctx, uid); err != nil {
@@ -108,8 +109,8 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 }
 
 // await waits until the limit for work on the devices of a claim, and returns the result of the work. If no work is in
-// progress, await begins it by calling start. If work of the other kind is in progress for the claim, await first waits for that
-// work. For example, a claim cannot be released while it is being prepared.
+// progress, await begins it by calling start. If work of the other kind is in progress for the claim, await first waits for
+// that work. For example, a claim cannot be released while it is being prepared.
 func (c *claims) await(
 	ctx context.Context, uid string, releases bool, limit <-chan time.Time, start func(context.Context) (api.Prepared, error),
 ) (p api.Prepared, err error) {
@@ -117,7 +118,7 @@ func (c *claims) await(
 		c.mu.Lock()
 		w := c.working[uid]
 		if w == nil && c.ctx != nil {
-			w = &preparing{releases: releases, began: time.Now(), done: make(chan struct{})}
+			w = &preparation{releases: releases, began: time.Now(), done: make(chan struct{})}
 			c.working[uid] = w
 			work := c.ctx
 			c.all.Go(func() {
@@ -145,8 +146,8 @@ func (c *claims) await(
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is on
-// disk. The work itself may begin earlier, because metalplugd can repeat it after a crash.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is
+// on disk. The work itself may begin earlier, because metalplugd can repeat it after a crash.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) (err error) {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -193,10 +194,10 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
-// resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could give a pod
-// any device. Admin access gives the container only read permission for NVMe disks and for devices of the class node, which may
-// be disks. If an administrator wrote to a disk, metalplug would mistake the new content for a tenant's data.
+// containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to
+// several resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could
+// give a pod any device. Admin access gives the container only read permission for NVMe disks and for devices of the class
+// node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for a tenant's data.
 func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all api.Granted, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)

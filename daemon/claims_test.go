@@ -17,7 +17,7 @@ import (
 // next request waits for the same erasure. A release begins only after the erasure, and a preparation only after the release.
 func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &claims{working: make(map[string]*preparing)}
+		c := &claims{working: make(map[string]*preparation)}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx, func() {}) }()

@@ -133,8 +133,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if the
-// unit was changed while it was active. The sandbox of the unit does not allow metalplugd to open an event socket itself.
+// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if
+// the unit was changed while it was active. The sandbox of the unit does not allow metalplugd to open an event socket itself.
 func (d *daemon) explainSocket(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -174,14 +174,14 @@ func (d *daemon) build(last time.Time) {
 	d.parked.Take(d.Sockets)
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(d.Config.Resources)
-	d.claims = &claims{daemon: d, working: make(map[string]*preparing)}
+	d.claims = &claims{daemon: d, working: make(map[string]*preparation)}
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
 	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
-// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if no pod on the node has a
-// cgroup. If paths.cgroup is empty, running checks nothing and returns false.
+// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if no pod on the node has
+// a cgroup. If paths.cgroup is empty, running checks nothing and returns false.
 func (d *daemon) running(pod string) (bool, error) {
 	root := d.Config.Paths.Cgroup
 	if root == "" {

@@ -20,20 +20,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// recheck is how long the daemon waits after an event before it compares the mounts. The command rm -rf first empties a
+// recheckInterval is how long the daemon waits after an event before it compares the mounts. The command rm -rf first empties a
 // directory, which causes the event, and then removes the directory.
-const recheck = time.Second
+const recheckInterval = time.Second
 
-// view identifies a directory by its file system and by its path within this file system. If the directory is mounted at several
-// places, all these places have the same view.
+// view identifies a directory by its file system and by its path within this file system. If the directory is mounted at
+// several places, all these places have the same view.
 type view struct{ device, path string }
 
-// deleted is a suffix in mountinfo. The kernel appends it to the root of a mount when the mounted directory is removed (d_path in
-// fs/d_path.c; show_mountinfo adds a slash).
+// deleted is a suffix in mountinfo. The kernel appends it to the root of a mount when the mounted directory is removed (d_path
+// in fs/d_path.c; show_mountinfo adds a slash).
 const deleted = "//deleted"
 
-// viewOf returns the view of a path in a mount namespace, or the zero view if it is unknown. The parameter mountinfo is the text
-// of /proc/PID/mountinfo (proc(5)) for that namespace. The path must not contain symbolic links.
+// viewOf returns the view of a path in a mount namespace, or the zero view if it is unknown. The parameter mountinfo is the
+// text of /proc/PID/mountinfo (proc(5)) for that namespace. The path must not contain symbolic links.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {
@@ -52,8 +52,8 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does not count if
-// a later mount covers it.
+// visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does not count
+// if a later mount covers it.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
@@ -99,8 +99,9 @@ func (m mount) hidden() bool {
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was created. In this case, the daemon still sees the
-// old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or removed.
+// replaced returns an error if the directory was removed or replaced since m was created. In this case, the daemon still sees
+// the old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or
+// removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.ownView != m.ownView || strings.HasSuffix(now.ownView.path, deleted)
@@ -111,8 +112,8 @@ func (m mount) replaced(proc string) error {
 }
 
 // watchMounts runs until one of the kubelet's directories is replaced. It then returns an error, so that systemd restarts the
-// daemon with new mounts. It compares the mounts after each event in the kubelet's directory and after each change to the node's
-// mounts. It also compares them every five minutes.
+// daemon with new mounts. It compares the mounts after each event in the kubelet's directory and after each change to the
+// node's mounts. It also compares them every five minutes.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -137,14 +138,14 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	defer table.Wait()
 	defer cancel()
 	ready()
-	for pause := recheck; ; {
+	for pause := recheckInterval; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hints:
-			pause = recheck
+			pause = recheckInterval
 		case <-mounted:
-			pause = recheck
+			pause = recheckInterval
 		case <-time.After(pause):
 			pause = checkInterval
 		}

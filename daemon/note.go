@@ -17,18 +17,18 @@ func auditEntry(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// answerTime is how long the kubelet normally takes to process the answer to Allocate.
-const answerTime = 100 * time.Millisecond
+// podListedDelay is how long the kubelet normally takes to list a pod after the answer to Allocate.
+const podListedDelay = 100 * time.Millisecond
 
-// noteAllocated records in the audit log that a container gets devices. After answerTime, it makes askHolders query the kubelet,
-// which can then name the pod.
+// noteAllocated records in the audit log that a container gets devices. After podListedDelay, it makes askHolders query the
+// kubelet, which can then name the pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
 		entries[i] = auditEntry(s, audit.Allocated)
 	}
 	d.audit.Note(entries...)
-	time.AfterFunc(answerTime, func() { liveness.Poke(d.pods) })
+	time.AfterFunc(podListedDelay, func() { liveness.Poke(d.pods) })
 }
 
 // noteHolders records in the audit log each pod that holds a device now but did not hold it at the last call. The first call

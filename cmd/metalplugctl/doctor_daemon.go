@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// checkConfiguration checks the file that metalplugd will read at its next start or reload. The running metalplugd may still use
-// an older configuration.
+// checkConfiguration checks the file that metalplugd will read at its next start or reload. The running metalplugd may still
+// use an older configuration.
 func (d *doctor) checkConfiguration() (fine string) {
 	c, err := config.Load(d.file)
 	if err == nil {
@@ -78,7 +78,7 @@ func (d *doctor) checkReload(status api.Status) {
 		d.fail("correct the configuration, then: systemctl reload metalplugd", "the last reload was refused, so the previous configuration still applies: %s", problem)
 	}
 	for _, pending := range status.Configuration.Pending {
-		d.warn(restart, "the last reload applied only part of the configuration: %s", pending)
+		d.warn(restartRemedy, "the last reload applied only part of the configuration: %s", pending)
 	}
 	now, next := status.DevicePlugins, d.config.Paths.DevicePlugins
 	if now == "" || now == next {
@@ -86,12 +86,12 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
 	if len(d.config.Files) > 0 && !told { // Files is empty if the configuration has errors or does not exist
-		d.warn(restart, "paths.device_plugins will be %s after a restart, and is still %s", next, now)
+		d.warn(restartRemedy, "paths.device_plugins will be %s after a restart, and is still %s", next, now)
 	}
 }
 
-// checkUdev checks that udevd is running. It looks at udevd's files in /run/udev. The file named control exists while udevd runs,
-// and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev checks that udevd is running. It looks at udevd's files in /run/udev. The file named control exists while udevd
+// runs, and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
@@ -138,8 +138,8 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter "without" describes the
-// problem that a missing socket causes. The parameter remedy is a command that creates the socket.
+// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter "without" describes
+// the problem that a missing socket causes. The parameter remedy is a command that creates the socket.
 func (d *doctor) checkSocket(name, without, remedy string) {
 	info, err := os.Stat(d.path(name))
 	switch {
@@ -152,8 +152,8 @@ func (d *doctor) checkSocket(name, without, remedy string) {
 	}
 }
 
-// checkUnits checks the vendor units in the configuration. metalplugd cannot check the units, because its sandbox hides systemd's
-// directories. If there are no vendor units, checkUnits adds no finding.
+// checkUnits checks the vendor units in the configuration. metalplugd cannot check the units, because its sandbox hides
+// systemd's directories. If there are no vendor units, checkUnits adds no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()
 	if len(templates) == 0 {
@@ -174,9 +174,9 @@ func (d *doctor) checkUnits() (fine string) {
 }
 
 // checkDevices checks the health of the devices. It does not report a built-in resource that has no device, because most nodes
-// lack some kinds of hardware, such as FPGAs. It reports a cordoned device, because an operator may have forgotten the cordon. If
-// several devices have the same problem, there is only one finding. It names one of these devices and says how many others there
-// are.
+// lack some kinds of hardware, such as FPGAs. It reports a cordoned device, because an operator may have forgotten the cordon.
+// If several devices have the same problem, there is only one finding. It names one of these devices and says how many others
+// there are.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {

@@ -29,8 +29,9 @@ const (
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 
-// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and creates the
-// socket at each start. It does not remove the socket when it exits, so only a registration proves that a kubelet is running.
+// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and creates
+// the socket at each start. It does not remove the socket when it exits, so only a registration proves that a kubelet is
+// running.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
@@ -48,7 +49,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	case err != nil && !errors.Is(err, unix.ENOTDIR):
 		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case err != nil || !info.IsDir():
-		d.fail(moveFile+elsewhere, "%s: %v", dir, cmp.Or(fsutil.Cause(err), error(unix.ENOTDIR)))
+		d.fail(moveFileRemedy+elsewhere, "%s: %v", dir, cmp.Or(fsutil.Cause(err), error(unix.ENOTDIR)))
 	default:
 		d.checkSocket(socket, "the kubelet is not running", "systemctl restart kubelet; if that fails: systemctl status kubelet")
 	}
@@ -64,7 +65,7 @@ func (d *doctor) checkRootDir() (fine string) {
 		theirs := filepath.Join(root, "pod-resources")
 		moved, other := !d.same(paths.DevicePlugins, devicePluginDir), !d.same(filepath.Dir(paths.PodResources), theirs)
 		if moved {
-			d.fail("remove device_plugins from [paths]; then: "+restart, "%s always listens in %s, regardless of its --root-dir, but "+
+			d.fail("remove device_plugins from [paths]; then: "+restartRemedy, "%s always listens in %s, regardless of its --root-dir, but "+
 				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
 		}
 		switch {
@@ -72,7 +73,7 @@ func (d *doctor) checkRootDir() (fine string) {
 			d.ok("the --root-dir of %s is not visible; paths.pod_resources is %s", p, paths.PodResources)
 		case other:
 			d.fail(fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
-				filepath.Join(theirs, "kubelet.sock"), restart), "%s has --root-dir %s, but paths.pod_resources is in %s: "+
+				filepath.Join(theirs, "kubelet.sock"), restartRemedy), "%s has --root-dir %s, but paths.pod_resources is in %s: "+
 				"the pods that hold devices are unknown", p, root, filepath.Dir(paths.PodResources))
 		case !moved:
 			d.ok("%s has --root-dir %s, which agrees with [paths]", p, root)
@@ -86,8 +87,8 @@ func (d *doctor) checkRootDir() (fine string) {
 }
 
 // checkRegistration checks that the kubelet has accepted the registration of each resource, and that the kubelet keeps the
-// resource's stream open. Devices are allocatable only if both conditions are true. Resources that are in the same state share a
-// finding.
+// resource's stream open. Devices are allocatable only if both conditions are true. Resources that are in the same state share
+// a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding
@@ -140,8 +141,8 @@ func (d *doctor) checkCounts() (fine string) {
 }
 
 // checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. A pod cannot start if the kubelet
-// chooses such a device for it. At its start, metalplugd offers all devices in the checkpoint. An unknown device therefore means
-// that the checkpoint is from another node, or that the device's resource was configured later.
+// chooses such a device for it. At its start, metalplugd offers all devices in the checkpoint. An unknown device therefore
+// means that the checkpoint is from another node, or that the device's resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))

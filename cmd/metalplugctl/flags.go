@@ -14,10 +14,10 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// textFlag adds a flag with a text value. The parameter letter is the short name of the flag, or empty. The parameter value is
-// the default. The usage text must contain the default. It must also contain the name of the value in backquotes. The shell
+// stringFlag adds a flag with a text value. The parameter letter is the short name of the flag, or empty. The parameter value
+// is the default. The usage text must contain the default. It must also contain the name of the value in backquotes. The shell
 // offers the given values as completions for the flag.
-func textFlag(cmd *cobra.Command, name, letter, value, usage string, values ...string) *string {
+func stringFlag(cmd *cobra.Command, name, letter, value, usage string, values ...string) *string {
 	text := cmd.Flags().StringP(name, letter, value, usage)
 	// The usage text already contains the default.
 	cmd.Flags().Lookup(name).DefValue = ""
@@ -28,7 +28,7 @@ func textFlag(cmd *cobra.Command, name, letter, value, usage string, values ...s
 
 // configFlag adds the flag --config and returns its value.
 func configFlag(cmd *cobra.Command) *string {
-	return textFlag(cmd, "config", "", config.DefaultFile, "configuration `FILE` (default: the daemon's)")
+	return stringFlag(cmd, "config", "", config.DefaultFile, "configuration `FILE` (default: the daemon's)")
 }
 
 // recordingFlag adds the flag --recording and returns its value.
@@ -37,7 +37,7 @@ func recordingFlag(cmd *cobra.Command) *string {
 	for _, r := range recording.Bundled() {
 		names = append(names, r.Name+"\t"+r.Title)
 	}
-	return textFlag(cmd, "recording", "", "", "recorded machine, by `FILE` or bundled name", names...)
+	return stringFlag(cmd, "recording", "", "", "recorded machine, by `FILE` or bundled name", names...)
 }
 
 // onceFlag adds the flag --once and returns its value.
@@ -45,16 +45,16 @@ func onceFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("once", false, "print the state once and exit")
 }
 
-// fixed is the annotation of a flag that accepts only a fixed set of values. The annotation lists these values.
-const fixed = "fixed"
+// validValues is the annotation of a flag that accepts only a fixed set of values. The annotation lists these values.
+const validValues = "fixed"
 
-// choiceFlag adds a flag with a fixed set of values, as [textFlag] does. It adds the default to the usage text.
+// choiceFlag adds a flag with a fixed set of values, as [stringFlag] does. It adds the default to the usage text.
 func choiceFlag(cmd *cobra.Command, name, letter, value, usage string, values ...string) *string {
 	if value != "" {
 		usage += " (default: " + value + ")"
 	}
-	text := textFlag(cmd, name, letter, value, usage, values...)
-	_ = cmd.Flags().SetAnnotation(name, fixed, values) // fails only for an unknown flag
+	text := stringFlag(cmd, name, letter, value, usage, values...)
+	_ = cmd.Flags().SetAnnotation(name, validValues, values) // fails only for an unknown flag
 	return text
 }
 

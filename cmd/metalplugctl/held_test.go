@@ -21,7 +21,7 @@ func TestHeldBackIsShown(t *testing.T) {
 	}
 	s := screen{}
 	s.status(status, time.Now())
-	for _, want := range []string{"2 of 2 healthy; held back", "nvidia.com/gpu is held back: " + cause, "-> " + endOther} {
+	for _, want := range []string{"2 of 2 healthy; held back", "nvidia.com/gpu is held back: " + cause, "-> " + otherPluginRemedy} {
 		if !strings.Contains(s.String(), want) {
 			t.Errorf("status does not say %q:\n%s", want, s.String())
 		}

@@ -143,8 +143,8 @@ func exitCode(command string, err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// checkArguments returns an error if the number of arguments does not match the usage line of the command. In this line, brackets
-// mark an optional argument, and dots mark an argument that may be repeated.
+// checkArguments returns an error if the number of arguments does not match the usage line of the command. In this line,
+// brackets mark an optional argument, and dots mark an argument that may be repeated.
 func checkArguments(cmd *cobra.Command, args []string) error {
 	_, name, _ := strings.Cut(cmd.Use, " ")
 	switch most := len(strings.Fields(name)); {
@@ -156,16 +156,16 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkValues returns an error if a flag has an invalid value. It also returns an error if an argument or the value of a flag is
-// empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase the disk,
-// or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line, because the
-// shell may pass an empty word.
+// checkValues returns an error if a flag has an invalid value. It also returns an error if an argument or the value of a flag
+// is empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase the
+// disk, or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line,
+// because the shell may pass an empty word.
 func checkValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("empty argument: a variable in the command may be unset")
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		value, values := f.Value.String(), f.Annotations[fixed]
+		value, values := f.Value.String(), f.Annotations[validValues]
 		switch {
 		case value == "":
 			err = usage("--%s is empty: set a value, or omit the flag", f.Name)

@@ -610,7 +610,7 @@ func TestWhoIsNotRegistered(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.complained(nvmeName, "not a directory")
-	told("not a directory", moveFile)
+	told("not a directory", moveFileRemedy)
 	if err := errors.Join(os.Remove(n.path("plugins")), os.Mkdir(n.path("plugins"), 0o755)); err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func previewCommand() *cobra.Command {
 	})
 	output := outputFlag(cmd)
 	once := onceFlag(cmd)
-	serve := textFlag(cmd, "serve", "", "", "serve a control socket in `DIR`, a new directory")
+	serve := stringFlag(cmd, "serve", "", "", "serve a control socket in `DIR`, a new directory")
 	logLevel := choiceFlag(cmd, "log-level", "", "warn", "minimum `LEVEL` of log messages", "debug", "info", "notice", "warn", "error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p.file, p.serve, p.logLevel = *file, *serve, *logLevel

@@ -24,7 +24,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 		Short: "Record this machine's hardware for a bug report",
 	}
 	file := configFlag(cmd)
-	archive := textFlag(cmd, "bundle", "", "", "write a complete report to `FILE`, a .tar.gz")
+	archive := stringFlag(cmd, "bundle", "", "", "write a complete report to `FILE`, a .tar.gz")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

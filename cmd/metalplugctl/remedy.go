@@ -11,12 +11,13 @@ import (
 
 // These are remedies for a resource that is not registered. In other states, the reason contains the remedy.
 const (
-	// restart is the remedy for settings that take effect only at a restart.
-	restart   = "systemctl restart metalplugd"
-	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
-	reconnect = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
-	// moveFile is the remedy if a file blocks the path of the kubelet's directory. The kubelet cannot start with such a file.
-	moveFile = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"
+	// restartRemedy is the remedy for settings that take effect only at a restart.
+	restartRemedy     = "systemctl restart metalplugd"
+	otherPluginRemedy = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
+	reconnectRemedy   = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
+	// moveFileRemedy is the remedy if a file blocks the path of the kubelet's directory. The kubelet cannot start with such a
+	// file.
+	moveFileRemedy = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"
 )
 
 // registrationRemedy returns the remedy for a resource whose devices the kubelet does not see. The parameter state contains
@@ -24,11 +25,11 @@ const (
 func registrationRemedy(state string) string {
 	switch {
 	case strings.Contains(state, "held back: "):
-		return endOther
+		return otherPluginRemedy
 	case strings.HasSuffix(state, "not a directory"):
-		return moveFile
+		return moveFileRemedy
 	}
-	return reconnect
+	return reconnectRemedy
 }
 
 // remedy returns the remedy for a device that pods cannot get. It returns "" if the reason already contains a remedy.
@@ -52,8 +53,8 @@ const (
 	unproven    = "unproven"
 )
 
-// complaint describes the problem of a device in a text that can follow the device's name. The text is "" if there is no problem.
-// A device is not a problem if the host uses it, or if it is not meant for pods.
+// complaint describes the problem of a device in a text that can follow the device's name. The text is "" if there is no
+// problem. A device is not a problem if the host uses it, or if it is not meant for pods.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):

@@ -28,11 +28,11 @@ import (
 // bugReport collects the files for a bug report. If a part is not available, the file for this part contains the reason.
 type bugReport struct {
 	recorder *recording.Recorder // masks the content of each file
-	files    []reported
+	files    []bundleFile
 }
 
-// reported is a file for a report. Identities in its text are not masked yet.
-type reported struct{ name, text string }
+// bundleFile is a file for a report. Identities in its text are not masked yet.
+type bundleFile struct{ name, text string }
 
 // journalLines is the maximum number of journal lines in a report. The report contains the newest lines.
 const journalLines = "5000"
@@ -42,7 +42,7 @@ func (b *bugReport) add(name string, text []byte, err error) {
 	if err != nil {
 		text = fmt.Appendf(text, "not available: %v\n", err)
 	}
-	b.files = append(b.files, reported{name, string(text)})
+	b.files = append(b.files, bundleFile{name, string(text)})
 }
 
 // collect adds the recording, the configuration, metalplugd's answers, the doctor's findings, the journal of the units,
@@ -68,8 +68,8 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 // placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. It masks the values of env, because they may be passwords. If a value is written with
-// escape sequences, configuration may not find the value in the text. It omits the file in that case.
+// configuration adds a configuration file. It masks the values of env, because they may be passwords. If a value is written
+// with escape sequences, configuration may not find the value in the text. It omits the file in that case.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -88,8 +88,8 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds what metalplugd answers to the bug report. It replaces the names of pods and users in the decoded fields. In the encoded text, a
-// short name may also be part of another word.
+// answers adds what metalplugd answers to the bug report. It replaces the names of pods and users in the decoded fields. In the
+// encoded text, a short name may also be part of another word.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON

@@ -30,9 +30,9 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// allWell reports whether metalplugd is ready and there are no problems. A refused reload and a file that metalplugd cannot write
-// are problems. A device is a problem if it is neither healthy nor cordoned. A resource with devices is a problem if it is
-// neither registered nor held back for another plugin.
+// allWell reports whether metalplugd is ready and there are no problems. A refused reload and a file that metalplugd cannot
+// write are problems. A device is a problem if it is neither healthy nor cordoned. A resource with devices is a problem if it
+// is neither registered nor held back for another plugin.
 func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
 		if r.Expected() && !r.Connected && r.Held == "" {
@@ -57,7 +57,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	for i, pending := range v.Configuration.Pending {
 		fact("", pending)
 		if i == len(v.Configuration.Pending)-1 {
-			fact("", "-> "+restart)
+			fact("", "-> "+restartRemedy)
 		}
 	}
 	fact("devices", fmt.Sprintf("%d healthy, %d unhealthy, %d cordoned, %d held by pods, %d not offered",

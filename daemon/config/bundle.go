@@ -45,7 +45,7 @@ func takeBundle(t *table, r *Resource) {
 		t.reportf("members", "is empty")
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		if _, known := keys[resourceKey+"."+key]; known && !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
+		if _, known := exampleValues[resourceKey+"."+key]; known && !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "does not apply to class %s, which has %s; set the other keys in the resources of the members",
 				device.BundleName, Alternatives(bundleKeys))
 		}
@@ -54,8 +54,8 @@ func takeBundle(t *table, r *Resource) {
 	r.Members = m
 }
 
-// members reads the members of a bundle. A member is written as the name of a resource, and may end with a number of devices, as
-// in "example.org/scratch*2".
+// members reads the members of a bundle. A member is written as the name of a resource, and may end with a number of devices,
+// as in "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
 	array, _ := take[[]any](t, "members", "an array of resources")
 	total := 0

@@ -30,11 +30,11 @@ func withoutIndex(path toml.Key) toml.Key {
 	return path
 }
 
-// checkKnown reports a key that is not in the map keys, and suggests a known key. It ignores keys in the tables match, exclude
-// and env, because these keys are names of properties and variables.
+// checkKnown reports a key that is not in the map exampleValues, and suggests a known key. It ignores keys in the tables match,
+// exclude and env, because these keys are names of properties and variables.
 func (p place) checkKnown() {
 	path := withoutIndex(p.path)
-	if _, ok := keys[path.String()]; ok {
+	if _, ok := exampleValues[path.String()]; ok {
 		return
 	}
 	siblings := siblingKeys(path)
@@ -53,26 +53,26 @@ func (p place) checkKnown() {
 	}
 }
 
-// otherKeys lists keys of other programs that users may try here, with their replacements.
-var otherKeys = map[string]string{
+// keyReplacements lists keys of other programs that users may try here, with their replacements.
+var keyReplacements = map[string]string{
 	"log_level": "use metalplugd --log-level", "loglevel": "use metalplugd --log-level", "log": "use metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
 	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
 	"kubelet_root": "device_plugins", "root_dir": "paths.device_plugins", "scrub": "resource.reset.scrub", "method": "resource.reset.method",
-	"enabled": disable, "enable": disable, "disabled": disable, "health": health, "health_check": health, "include": include, "import": include,
+	"enabled": disableRemedy, "enable": disableRemedy, "disabled": disableRemedy, "health": healthRemedy, "health_check": healthRemedy, "include": includeRemedy, "import": includeRemedy,
 	"priority": "the first [[resource]] that matches takes a device, so write this one before the others",
 }
 
 // Remedies for keys that have no replacement.
 const (
-	disable = "to turn off a resource, remove its table; for a built-in one, write builtin = false and a [[resource]] for each of the others"
-	health  = "remove it, since metalplug always checks the health of a device"
-	include = "write other files as conf.d/NAME.toml next to this file"
+	disableRemedy = "to turn off a resource, remove its table; for a built-in one, write builtin = false and a [[resource]] for each of the others"
+	healthRemedy  = "remove it, since metalplug always checks the health of a device"
+	includeRemedy = "write other files as conf.d/NAME.toml next to this file"
 )
 
 // siblingKeys returns the known keys of the table that contains the key at path.
 func siblingKeys(path toml.Key) (names []string) {
 	table := path[:len(path)-1].String()
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
+	for _, key := range slices.Sorted(maps.Keys(exampleValues)) {
 		if dot := strings.LastIndex(key, "."); key[:max(0, dot)] == table {
 			names = append(names, key[dot+1:])
 		}
@@ -82,16 +82,16 @@ func siblingKeys(path toml.Key) (names []string) {
 
 // suggestKey returns the known key that is most similar to an unknown one, or "". It first searches the list siblings, which
 // contains the keys of the same table, for a similar or longer name. Next, it searches the other tables for the same name.
-// Finally, it tries the map otherKeys.
+// Finally, it tries the map keyReplacements.
 func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, siblings); near != "" {
 		return near
 	}
-	for _, key := range slices.Backward(slices.Sorted(maps.Keys(keys))) {
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(exampleValues))) {
 		if key == name || strings.HasSuffix(key, "."+name) {
 			return key
 		}
 	}
-	return otherKeys[strings.ReplaceAll(name, "-", "_")]
+	return keyReplacements[strings.ReplaceAll(name, "-", "_")]
 }

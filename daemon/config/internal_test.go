@@ -66,7 +66,7 @@ func TestReferenceShowsEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	reference := string(text)
-	for spelling := range keys {
+	for spelling := range exampleValues {
 		pattern := `(?m)^#(` + spelling[strings.LastIndex(spelling, ".")+1:] + ` = |\[+` + regexp.QuoteMeta(spelling) + `\]+$)`
 		if !regexp.MustCompile(pattern).MatchString(reference) {
 			t.Errorf("metalplug.toml does not show %s", spelling)

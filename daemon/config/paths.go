@@ -38,8 +38,8 @@ func (h Hardware) Source() string {
 }
 
 // Pending compares the configuration c of a daemon with the configuration next of a reload. It returns the changes that take
-// effect only after a restart. The result contains one sentence for each changed key in [paths], [hardware] and [reset]. A reload
-// applies every [[resource]].
+// effect only after a restart. The result contains one sentence for each changed key in [paths], [hardware] and [reset]. A
+// reload applies every [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {
@@ -86,7 +86,7 @@ func takePaths(t *table, p *Paths) {
 		}
 	}
 	if t.has("state") && strings.HasPrefix(strings.TrimPrefix(p.State, "/var")+"/", "/run/") {
-		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), keys["paths.state"])
+		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), exampleValues["paths.state"])
 	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},

@@ -70,8 +70,9 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// otherWords lists wrong values that users of other programs may write for a key. It maps each wrong value to the correct one.
-var otherWords = map[string]map[string]string{
+// valueReplacements lists wrong values that users of other programs may write for a key. It maps each wrong value to the
+// correct one.
+var valueReplacements = map[string]map[string]string{
 	"class": {
 		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",
 		"sata": "node", "sas": "node", "scsi": "node", "usb": "node", "tty": "node", "serial": "node", "vfio": "node", "vfio-pci": "node",
@@ -98,7 +99,7 @@ func suggestWord(key, word string, words []string) string {
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
 		return `; did you mean "pci:` + lower + `"?`
 	}
-	switch meant := cmp.Or(otherWords[key][lower], similar(lower, words)); {
+	switch meant := cmp.Or(valueReplacements[key][lower], similar(lower, words)); {
 	case !slices.Contains(words, meant):
 		return ""
 	case key == "class" && meant == device.NVMeName && lower != meant:

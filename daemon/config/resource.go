@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// sharesMost is the maximum value of the key shares. With this many shares, the list of 50 devices fits into the 4 MiB
+	// maxShares is the maximum value of the key shares. With this many shares, the list of 50 devices fits into the 4 MiB
 	// that the kubelet accepts (82 bytes for each share). A share number has at most three digits, and [device.MakeID]
 	// leaves room for them.
-	sharesMost = 1000
-	// startMost is the maximum timeout before a start. It is less than the 30 seconds that the kubelet allows for
+	maxShares = 1000
+	// maxStartTimeout is the maximum timeout before a start. It is less than the 30 seconds that the kubelet allows for
 	// PreStartContainer.
-	startMost = 25 * time.Second
+	maxStartTimeout = 25 * time.Second
 	// eraseTimeout is the default timeout for erasing a disk when no container is waiting for it.
 	eraseTimeout = time.Hour
 )
@@ -77,8 +77,8 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	checkExclusive(t, reset, r)
-	// Auto has no effect if a reset would disturb other users of the device. It also has no effect for InfiniBand, because a reset
-	// unbinds the drivers.
+	// Auto has no effect if a reset would disturb other users of the device. It also has no effect for InfiniBand, because a
+	// reset unbinds the drivers.
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
 		r.Reset.Method = None
 	}
@@ -105,8 +105,8 @@ func takeAPI(t *table, r *Resource) {
 	}
 }
 
-// checkNarrow reports a resource of class node that would match every device node. It ignores a resource whose match or group is
-// invalid.
+// checkNarrow reports a resource of class node that would match every device node. It ignores a resource whose match or group
+// is invalid.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
@@ -159,7 +159,7 @@ func takePairs(t *table, checkKey, checkValue func(string) error) map[string]str
 
 // takeOffer reads the keys that decide what a container gets.
 func takeOffer(t *table, r *Resource) {
-	t.number("shares", 1, sharesMost, &r.Shares)
+	t.number("shares", 1, maxShares, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
 	t.choice("inject", "method of injection", &r.Inject, InjectNodes, InjectCDI)
 	t.checked("cdi_kind", &r.CDIKind, checkCDIKind)
@@ -220,9 +220,9 @@ func takeReset(t *table, r *Resource) {
 	if r.Reset.Scrub != None && (r.Reset.When != WhenStart || r.Serve == ServeDRA) {
 		r.Reset.Timeout = eraseTimeout
 	}
-	if t.duration("timeout", &r.Reset.Timeout) && r.Reset.When == WhenStart && r.Reset.Timeout > startMost && r.Serve != ServeDRA {
+	if t.duration("timeout", &r.Reset.Timeout) && r.Reset.When == WhenStart && r.Reset.Timeout > maxStartTimeout && r.Serve != ServeDRA {
 		t.reportf("timeout", "%s is more than %s: the kubelet waits 30s for everything that precedes a start; only when = \"release\" allows more",
-			r.Reset.Timeout, startMost)
+			r.Reset.Timeout, maxStartTimeout)
 	}
 }
 

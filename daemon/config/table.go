@@ -22,8 +22,8 @@ type place struct {
 // child returns the place of a key in the table at p.
 func (p place) child(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem returns a problem at p. In the message, a semicolon comes before the remedy. If there is no semicolon, problem adds an
-// example of the key as the remedy.
+// problem returns a problem at p. In the message, a semicolon comes before the remedy. If there is no semicolon, problem adds
+// an example of the key as the remedy.
 func (p place) problem(format string, args ...any) Problem {
 	what := fmt.Sprintf(format, args...)
 	if what != "" && !strings.Contains(what, "; ") {
@@ -32,8 +32,8 @@ func (p place) problem(format string, args ...any) Problem {
 	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: oneLine(spelling(p.path)), What: what}
 }
 
-// keys maps every key that a file can contain to an example value, or to "" if the key is a table.
-var keys = map[string]string{
+// exampleValues maps every key that a file can contain to an example value, or to "" if the key is a table.
+var exampleValues = map[string]string{
 	"builtin": "true", "paths": "", "hardware": "", "reset": "", "resource": "", "resource.reset": "", "resource.units": "",
 	"paths.device_plugins": `"/var/lib/kubelet/device-plugins"`, "paths.pod_resources": `"/var/lib/kubelet/pod-resources/kubelet.sock"`,
 	"paths.state": `"/var/lib/metalplug"`, "paths.run": `"/run/metalplug"`, "paths.cdi": `"/run/cdi"`, "paths.sysfs": `"/sys"`,
@@ -53,7 +53,7 @@ var keys = map[string]string{
 // example returns an example of how to write the key at p.
 func (p place) example() string {
 	last := len(p.path) - 1
-	value := cmp.Or(replacedWhole[p.path[max(0, last-1)]], keys[spelling(p.path)])
+	value := cmp.Or(replacedWhole[p.path[max(0, last-1)]], exampleValues[spelling(p.path)])
 	if value == "" {
 		return "[" + spelling(p.path) + "]"
 	}
@@ -144,8 +144,8 @@ func (t *table) check(key string, err error) {
 	}
 }
 
-// require reports a key that is not set. The parameter wanted says what the operator should write. If the key is misspelt, merge
-// has already reported it.
+// require reports a key that is not set. The parameter wanted says what the operator should write. If the key is misspelt,
+// merge has already reported it.
 func (t *table) require(key, wanted string) {
 	misspelt := func(set string) bool { return similar(set, []string{key}) != "" }
 	if !t.has(key) && !t.notTable && !slices.ContainsFunc(slices.Collect(maps.Keys(t.values)), misspelt) {

@@ -26,9 +26,10 @@ type Claims interface {
 	Unprepare(ctx context.Context, uid string) error
 }
 
-// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims, and
-// no client may change a device. Only the permissions of the socket restrict its clients, because the daemon cannot identify
-// their users. With PrivateUsers=yes, the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims,
+// and no client may change a device. Only the permissions of the socket restrict its clients, because the daemon cannot
+// identify their users. With PrivateUsers=yes, the kernel shows the daemon the same user for all users except root. ServeClaims
+// closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -44,8 +45,8 @@ var (
 	claimRequest = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`)
 )
 
-// devicesMost is the maximum number of devices in a claim (AllocationResultsMaxSize in k8s.io/api/resource/v1).
-const devicesMost = 32
+// maxClaimDevices is the maximum number of devices in a claim (AllocationResultsMaxSize in k8s.io/api/resource/v1).
+const maxClaimDevices = 32
 
 // checkClaim returns an error that describes why a request about a claim is invalid, or nil.
 func checkClaim(uid string, c api.Claim) error {
@@ -64,8 +65,8 @@ func checkClaim(uid string, c api.Claim) error {
 			devices[id] = true
 		}
 	}
-	if len(devices) > devicesMost {
-		return fmt.Errorf("a claim may have at most %d devices, but this claim has %d", devicesMost, len(devices))
+	if len(devices) > maxClaimDevices {
+		return fmt.Errorf("a claim may have at most %d devices, but this claim has %d", maxClaimDevices, len(devices))
 	}
 	return nil
 }
@@ -90,9 +91,9 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
 }
 
-// perform calls change() through the function [perform], and logs errors. It first waits for the first snapshot, because devices
-// of the last run may be missing before that. If metalplugd is stopping, perform closes the connection without an answer, so that
-// the client repeats its request.
+// perform calls change() through the function [perform], and logs errors. It first waits for the first snapshot, because
+// devices of the last run may be missing before that. If metalplugd is stopping, perform closes the connection without an
+// answer, so that the client repeats its request.
 func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
 	perform(w, cmp.Or(invalid, checkClaim(uid, ask)), func() (any, error) {

@@ -24,9 +24,9 @@ import (
 // included.
 //
 // The number of series depends on the configuration and the hardware. Each scrape creates the series, so removed devices and
-// pods that have ended have no series. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has about
-// 10,000 series. metalplug_device_allocated has one series for each container that holds a device. The kubelet admits at most a
-// few hundred containers on a node.
+// pods that have ended have no series. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has
+// about 10,000 series. metalplug_device_allocated has one series for each container that holds a device. The kubelet admits at
+// most a few hundred containers on a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec
@@ -108,8 +108,8 @@ func result(err error) string {
 	return "ok"
 }
 
-// sendMetrics sends all metrics in the format that the client prefers. All metrics are collected before the first byte is sent. A
-// client therefore gets either all metrics or an error.
+// sendMetrics sends all metrics in the format that the client prefers. All metrics are collected before the first byte is sent.
+// A client therefore gets either all metrics or an error.
 func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
@@ -158,14 +158,14 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	count(eventsDesc, counts.Events)
 	count(overflowsDesc, counts.Overflows)
 	count(resyncsDesc, counts.Resyncs)
-	gauge(reloadDesc, number(s.configuration().Problem == ""))
+	gauge(reloadDesc, boolValue(s.configuration().Problem == ""))
 	snapshot, _ := s.Inventory.Snapshot()
 	for _, r := range s.resources(snapshot) {
 		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
 		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health(false))
 		if !r.ByClaim() {
-			gauge(connectedDesc, number(r.Connected), r.Name)
-			gauge(conflictDesc, number(r.Held != ""), r.Name)
+			gauge(connectedDesc, boolValue(r.Connected), r.Name)
+			gauge(conflictDesc, boolValue(r.Held != ""), r.Name)
 		}
 	}
 	if snapshot.Version == 0 { // before the first snapshot, zeros would be wrong
@@ -199,11 +199,11 @@ func (s scrape) collect(gauge func(desc *prometheus.Desc, value float64, labels 
 	}
 	gauge(infoDesc, 1, resource, id, strings.ToValidUTF8(shown.Model, "?"), shown.PCI, strconv.Itoa(shown.NUMANode))
 	gauge(stateDesc, 1, resource, id, shown.State)
-	gauge(cordonedDesc, number(shown.Cordoned), resource, id)
+	gauge(cordonedDesc, boolValue(shown.Cordoned), resource, id)
 	if d.Resource == "" { // the device is a disk that is not proven yet
 		return
 	}
-	gauge(healthDesc, number(d.Healthy), resource, id)
+	gauge(healthDesc, boolValue(d.Healthy), resource, id)
 	if d.Bundle != "" {
 		gauge(bundleDesc, 1, resource, id, d.Bundle)
 	}
@@ -214,8 +214,8 @@ func (s scrape) collect(gauge func(desc *prometheus.Desc, value float64, labels 
 	}
 }
 
-// number returns 1 for true and 0 for false.
-func number(is bool) float64 {
+// boolValue returns 1 for true and 0 for false.
+func boolValue(is bool) float64 {
 	if is {
 		return 1
 	}

@@ -23,9 +23,9 @@ type known struct {
 	Given []string `json:"given,omitempty"`
 	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
 	Numbers []string `json:"numbers,omitempty"`
-	// Owed identifies a kubelet whose call to Allocate may not have ended yet. It is nil if there is no such call, and points to
-	// an empty text if the kubelet is unknown.
-	Owed *string `json:"owed,omitempty"`
+	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. It is nil if there is no such call, and points
+	// to an empty text if the kubelet is unknown.
+	OwedBy *string `json:"owed,omitempty"`
 }
 
 // wrote is the number of sectors that were written to a disk since the disk appeared, see [evidence.Book.Presence].
@@ -36,7 +36,7 @@ type wrote struct {
 
 // rebooted deletes the facts that are valid only during one boot.
 func (k *known) rebooted() {
-	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Owed, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
+	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.OwedBy, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
 }
 
 // noteReplacedMedium records that this may not be the disk that the last tenant used.
@@ -64,10 +64,10 @@ func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin checks whether another disk reports the same medium as this disk, such as the same serial number. Without this check,
-// metalplug would apply the evidence about one of the disks to the other. After two disks have reported the same medium, only
-// their appearances identify them. metalplug does not know which of the two a tenant had, or whether they are two paths to one
-// disk.
+// noteTwin checks whether another disk reports the same medium as this disk, such as the same serial number. Without this
+// check, metalplug would apply the evidence about one of the disks to the other. After two disks have reported the same medium,
+// only their appearances identify them. metalplug does not know which of the two a tenant had, or whether they are two paths to
+// one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -106,9 +106,9 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 }
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. The number may increase
-// while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another process
-// has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as a
-// tenant's.
+// while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another
+// process has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated
+// as a tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet finds out which devices pods hold, and which devices the kubelet counts. It queries the kubelet's PodResources
-// service and reads the checkpoint of the kubelet's device manager.
+// Package kubelet finds out which devices pods hold, and which devices the kubelet counts. It queries the kubelet's
+// PodResources service and reads the checkpoint of the kubelet's device manager.
 package kubelet
 
 import (
@@ -37,8 +37,8 @@ const (
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device. This happens if only
-	// an init container of a pod has the device.
+	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device. This happens if
+	// only an init container of a pod has the device.
 	Named
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
 	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
@@ -65,24 +65,25 @@ type Holders struct {
 	// about a second.
 	Soon bool
 
-	missed     map[string]bool       // devices that the last answer did not name
-	remembered map[string]remembered // devices that only the checkpoint names
-	pods       map[string][]api.Pod  // pods in the last answer
+	missed     map[string]bool          // devices that the last answer did not name
+	remembered map[string]cachedHolding // devices that only the checkpoint names
+	pods       map[string][]api.Pod     // pods in the last answer
 }
 
-// remembered records when Ask last returned [Noted] for a device that only the checkpoint names.
-type remembered struct {
+// cachedHolding records when Ask last returned [Noted] for a device that only the checkpoint names.
+type cachedHolding struct {
 	at      time.Time
 	stands  time.Duration // time after which Ask may return Noted again
 	written time.Time     // when the kubelet wrote the checkpoint that Ask had read
 }
 
 // Ask finds out for each device whether a pod of the kubelet holds the device. A device is free if neither the listed pods nor
-// the checkpoint contain it in two consecutive calls. One call is not enough. After the plugin has answered Allocate, the device
-// is in neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from
-// time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still names the
-// device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init container of the pod
-// has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
+// the checkpoint contain it in two consecutive calls. One call is not enough. After the plugin has answered Allocate, the
+// device is in neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns
+// [Noted] from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint
+// still names the device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init
+// container of the pod has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not
+// overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
@@ -101,7 +102,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	a.Holdings = make(map[string]Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered
-	h.remembered = make(map[string]remembered)
+	h.remembered = make(map[string]cachedHolding)
 	for _, id := range devices {
 		switch {
 		case len(listed[id]) > 0:
@@ -111,7 +112,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 			switch {
 			case !known || time.Since(last.at) > last.stands:
 				a.Holdings[id], h.Soon = Noted, true
-				last = remembered{time.Now(), min(max(rememberedFirst, 2*last.stands), rememberedLast), written}
+				last = cachedHolding{time.Now(), min(max(rememberedFirst, 2*last.stands), rememberedLast), written}
 			case !last.written.Equal(written):
 				a.Holdings[id] = Named
 			}

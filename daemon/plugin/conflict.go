@@ -25,26 +25,26 @@ import (
 // last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses
 // the last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the resource
-// must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name,
-// the endpoint does not register the resource. This is called holding the resource back. If the other plugin registered after the
-// endpoint did, the endpoint keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when
-// the other plugin has ended.
+// After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the
+// resource must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin
+// serves the name, the endpoint does not register the resource. This is called holding the resource back. If the other plugin
+// registered after the endpoint did, the endpoint keeps its own stream open but sends nothing on this stream. The endpoint
+// registers the resource when the other plugin has ended.
 const (
-	// askPause is the minimum time between an answer and the next query.
-	askPause = 100 * time.Millisecond
-	// askAgain is the delay before a second query, which must confirm the answer to the first one. This delay gives the kubelet
-	// time to process a list or the end of a stream.
-	askAgain = 300 * time.Millisecond
-	// askLate is used instead of askAgain while the kubelet may still be processing the last list or the end of an earlier
-	// stream.
-	askLate = time.Second
-	// unanswered is the delay before the next query if a query got no answer.
-	unanswered = 10 * time.Second
+	// minQueryInterval is the minimum time between an answer and the next query.
+	minQueryInterval = 100 * time.Millisecond
+	// confirmDelay is the delay before a second query, which must confirm the answer to the first one. This delay gives the
+	// kubelet time to process a list or the end of a stream.
+	confirmDelay = 300 * time.Millisecond
+	// lateConfirmDelay is used instead of confirmDelay while the kubelet may still be processing the last list or the end of an
+	// earlier stream.
+	lateConfirmDelay = time.Second
+	// retryDelay is the delay before the next query if a query got no answer.
+	retryDelay = 10 * time.Second
 	// returnPause is how long another plugin may take to restart before the endpoint registers.
 	returnPause = time.Second
-	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin, which polls
-	// for a new kubelet.sock, took 5.9 s.
+	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin, which
+	// polls for a new kubelet.sock, took 5.9 s.
 	kubeletGrace = 10 * time.Second
 	// heldInterval is the time between two queries while the resource is held back and no event arrives.
 	heldInterval = time.Minute
@@ -78,8 +78,8 @@ type hold struct {
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// forget discards the evidence for another plugin. It also records the containers that already have devices from another plugin.
-// These containers do not prove that the other plugin is still running.
+// forget discards the evidence for another plugin. It also records the containers that already have devices from another
+// plugin. These containers do not prove that the other plugin is still running.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -98,13 +98,13 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	case errors.Is(err, kubelet.ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(live) == 0:
 		c.suspect = ""
 		return c.unpark()
-	case err != nil && time.Since(e.kubelet.since) < eager:
+	case err != nil && time.Since(e.kubelet.since) < connectTimeout:
 		wait = settlePause / 10
 	case err != nil:
 		return e.retryLater(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
 	case c.suspect == "": // the kubelet may still have the list from an earlier endpoint
-		c.suspect, wait = counted[0], askAgain
+		c.suspect, wait = counted[0], confirmDelay
 	default:
 		return c.holdBack(sock, "the kubelet counts "+counted[0])
 	}
@@ -119,7 +119,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.otherPlugins()
 	if events != c.events && c.suspect == "" {
-		c.next = c.last.Add(askPause)
+		c.next = c.last.Add(minQueryInterval)
 	}
 	if e.Counted == nil || c.next.IsZero() {
 		return 0
@@ -134,7 +134,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		return 0
 	}
 	if err != nil {
-		return c.askIn(unanswered)
+		return c.askIn(retryDelay)
 	}
 	if id := c.givenNow(); id != "" {
 		return c.holdBack(sock, fmt.Sprintf("the kubelet gave %s to a pod", id))
@@ -146,7 +146,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	case len(counted) == 0 && sent.healthy && (processed == sent.checkpoint || sent != e.streams.lastSent()):
 		// The reason may be that the kubelet has not processed the last list yet.
 		c.suspect = ""
-		return c.askIn(askLate)
+		return c.askIn(lateConfirmDelay)
 	case len(counted) == 0 && sent.healthy:
 		// The text contains the number of the list, so only a second answer about the same list confirms it.
 		c.suspect = fmt.Sprintf("the kubelet counts no device, although device list %d contains devices", sent.number)
@@ -156,7 +156,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	}
 	switch again := time.Until(c.reregistered.Add(registerAgainAfter)); {
 	case c.suspect != before:
-		return c.askIn(askAgain)
+		return c.askIn(confirmDelay)
 	case foreign != "":
 		return c.holdBack(sock, c.suspect)
 	case again > 0 && ended == c.ended:
@@ -199,8 +199,8 @@ func (c *conflict) givenNow() string {
 	return ""
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource but the endpoint does not have. If there is no such
-// device, it returns "".
+// Foreign returns the ID of a device that the kubelet counts for the resource but the endpoint does not have. If there is no
+// such device, it returns "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)
@@ -253,12 +253,12 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		h.kubelet, h.restarted, h.returnDeadline = sock, true, time.Now().Add(kubeletGrace)
 		c.setHeld(fmt.Sprintf("this was before the kubelet restarted, and metalplug takes over unless that plugin registers within %v", kubeletGrace))
 	}
-	if wait := time.Until(c.last.Add(askPause)); wait > 0 {
+	if wait := time.Until(c.last.Add(minQueryInterval)); wait > 0 {
 		return wait
 	}
 	counted, err := e.Counted(ctx)
 	if c.last = time.Now(); err != nil {
-		return backstop
+		return checkInterval
 	}
 	live, ended, _ := e.Watch.otherPlugins()
 	if h.restarted && len(counted) > 0 {

@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// eager is how long the endpoint tries to connect to a new kubelet.sock. It tries once every eagerPause. The kubelet
-	// binds the socket before it listens, so the first attempts may fail.
-	eager      = time.Second
-	eagerPause = time.Millisecond
-	// backstop is the interval between checks without an event while no stream is open.
-	backstop = time.Second
+	// connectTimeout is how long the endpoint tries to connect to a new kubelet.sock. It tries once every connectInterval. The
+	// kubelet binds the socket before it listens, so the first attempts may fail.
+	connectTimeout  = time.Second
+	connectInterval = time.Millisecond
+	// checkInterval is the interval between checks without an event while no stream is open.
+	checkInterval = time.Second
 	// registerLimit is the maximum duration of a Register call. During the call, the kubelet connects to the endpoint's
 	// socket.
 	registerLimit = 3 * time.Second
@@ -95,8 +95,9 @@ type Endpoint struct {
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked holds connections of endpoints that have ended while their resource was held back. These connections stay open.
 	Parked *Parked
-	// Before is the time when the last endpoint of the resource registered or ended. It is zero if there was no endpoint.
-	// The last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of that endpoint.
+	// Before is the time when the last endpoint of the resource registered or ended. It is zero if there was no endpoint. The
+	// last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of
+	// that endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
@@ -123,8 +124,8 @@ func (e *Endpoint) lastStatus() api.Standing {
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started() after its first attempt to find
-// a kubelet. By then, the endpoint's socket exists, unless the kubelet's directory is missing.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started() after its first attempt to
+// find a kubelet. By then, the endpoint's socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -168,8 +169,8 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, it returns the error of ctx. Run
-// makes no progress while it waits for an answer from the kubelet.
+// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, it returns the error of ctx.
+// Run makes no progress while it waits for an answer from the kubelet.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
@@ -190,14 +191,14 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)
-		return backstop
+		return checkInterval
 	}
 	path := filepath.Join(e.Dir, kubeletSocket)
 	kubelet := socketIdentity(path)
 	e.kubelet.updateKubelet(kubelet, e.Before)
 	if kubelet == (identity{}) {
 		e.complain("waiting for the kubelet", absent(path))
-		return backstop
+		return checkInterval
 	}
 	if e.conflict.hold != nil {
 		if wait := e.conflict.reconsider(ctx, kubelet); wait > 0 {

@@ -22,14 +22,14 @@ const listSize = 4 << 20
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	if all := len(list.Devices); proto.Size(list) > listSize {
-		list.Devices = r.truncate(list.Devices, offer)
+		list.Devices = r.fit(list.Devices, offer)
 		left = all - len(list.Devices)
 	}
 	return list, left
 }
 
-// truncate returns as many devices as fit into a list. Devices that pods hold come first.
-func (r *Resource) truncate(devices []*pluginapi.Device, offer *inventory.Offer) (kept []*pluginapi.Device) {
+// fit returns as many devices as fit into a list. Devices that pods hold come first.
+func (r *Resource) fit(devices []*pluginapi.Device, offer *inventory.Offer) (kept []*pluginapi.Device) {
 	room := listSize
 	for _, held := range []bool{true, false} {
 		for _, d := range devices {
@@ -43,8 +43,9 @@ func (r *Resource) truncate(devices []*pluginapi.Device, offer *inventory.Offer)
 	return kept
 }
 
-// list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the list
-// omits the NUMA nodes of all devices. Otherwise the kubelet would never allocate that device under a strict topology policy.
+// list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the
+// list omits the NUMA nodes of all devices. Otherwise the kubelet would never allocate that device under a strict topology
+// policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {

@@ -35,8 +35,8 @@ type registration struct {
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// updateKubelet records the current kubelet.sock. The parameter "before" is the time when an earlier endpoint last registered or
-// ended. If the socket is older than this time, the kubelet knew that endpoint and may still be processing the end of that
+// updateKubelet records the current kubelet.sock. The parameter "before" is the time when an earlier endpoint last registered
+// or ended. If the socket is older than this time, the kubelet knew that endpoint and may still be processing the end of that
 // endpoint.
 func (r *registration) updateKubelet(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
@@ -80,9 +80,9 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream schedules the next registration. It is called when the kubelet's stream has ended, or if the kubelet has opened no
-// stream after a registration. The kubelet needs a pause before the next registration. The pause grows until the kubelet keeps a
-// stream open for longer than lastPause.
+// afterStream schedules the next registration. It is called when the kubelet's stream has ended, or if the kubelet has opened
+// no stream after a registration. The kubelet needs a pause before the next registration. The pause grows until the kubelet
+// keeps a stream open for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {
@@ -125,7 +125,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	}
 	e.conflict.forget()
 	if e.kubelet.known { // the kubelet may still be processing the end of the earlier endpoint
-		e.conflict.next = time.Now().Add(askLate)
+		e.conflict.next = time.Now().Add(lateConfirmDelay)
 	}
 	e.kubelet.registered, e.kubelet.known = kubelet, true
 	e.setRegistered(true)
@@ -167,9 +167,9 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 // unanswered records that the kubelet could not be reached, and returns the delay before the next attempt. The delay is
 // very short if the kubelet is about to listen.
 func (e *Endpoint) unanswered(err error) time.Duration {
-	if time.Since(e.kubelet.since) < eager && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
-		e.kubelet.notBefore = time.Now().Add(eagerPause)
-		return eagerPause
+	if time.Since(e.kubelet.since) < connectTimeout && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
+		e.kubelet.notBefore = time.Now().Add(connectInterval)
+		return connectInterval
 	}
 	return e.retryLater(err)
 }

@@ -62,7 +62,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	for {
 		var again <-chan time.Time
 		if complaint != "" {
-			again = time.After(backstop)
+			again = time.After(checkInterval)
 		}
 		ok, lost := true, false
 		select {

@@ -24,10 +24,11 @@ import (
 // answer.
 const startLimit = 25 * time.Second
 
-// Start prepares devices of a resource, all at the same time, for a container that is about to start. It may be called again for
-// the same devices. If Start returns an error, the container must not start. After [ErrBusy], the device is unchanged, because a
-// process still has the device open. This process may be in the same pod. Start blocks until all work is done and recorded, for
-// at most 29 seconds. If the kubelet disconnects, ctx ends, but the work continues. A disconnect is not a fault of the device.
+// Start prepares devices of a resource, all at the same time, for a container that is about to start. It may be called again
+// for the same devices. If Start returns an error, the container must not start. After [ErrBusy], the device is unchanged,
+// because a process still has the device open. This process may be in the same pod. Start blocks until all work is done and
+// recorded, for at most 29 seconds. If the kubelet disconnects, ctx ends, but the work continues. A disconnect is not a fault
+// of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	policy := t.policyFor(resource)
 	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
@@ -55,15 +56,15 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 }
 
 // start prepares devices for their tenants. If the flag "keep" is set, start waits until the result is on disk. Before a
-// container with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later. The
-// second is that the evidence for an unused disk is no longer valid. Other devices need no such record.
-func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
+// container with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later.
+// The second is that the evidence for an unused disk is no longer valid. Other devices need no such record.
+func (t *Turnover) start(ctx context.Context, p policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
 	var all sync.WaitGroup
 	for i, s := range devices {
 		ids[i] = s.Device.ID
-		all.Go(func() { errs[i] = t.startOne(ctx, policy, s.Device.ID, owners[s.Name()]) })
+		all.Go(func() { errs[i] = t.startOne(ctx, p, s.Device.ID, owners[s.Name()]) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -80,9 +81,9 @@ func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventor
 // ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before it
 // starts a container. However, a device list from a plugin can make the kubelet replace the checkpoint with an older state. The
 // kubelet's function writeCheckpoint collects the state under a lock, but releases the lock before it writes the state
-// (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). The kubelet writes the checkpoint again after each later
-// list. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
-func (t *Turnover) ownersOf(ctx context.Context, policy policy, devices []*inventory.Status) (owners map[string][]string, err error) {
+// (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). The kubelet writes the checkpoint again after each
+// later list. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
+func (t *Turnover) ownersOf(ctx context.Context, p policy, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
 			return false, fmt.Errorf("find the pods of the devices: %w", err)
@@ -93,7 +94,7 @@ func (t *Turnover) ownersOf(ctx context.Context, policy policy, devices []*inven
 			if err != nil {
 				return false, err
 			}
-			if !policy.sharesUse() && now.Behind(owners[now.Name()]) {
+			if !p.sharesUse() && now.Behind(owners[now.Name()]) {
 				behind[now.Name()] = kubelet.Noted
 			}
 		}
@@ -106,19 +107,19 @@ func (t *Turnover) ownersOf(ctx context.Context, policy policy, devices []*inven
 }
 
 // startOne prepares one device for its pods. The parameter owners contains the UIDs of these pods.
-func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owners []string) error {
+func (t *Turnover) startOne(ctx context.Context, p policy, id string, owners []string) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer j.finish()
-	j.policy = policy // the rules of this resource apply, even if the device now belongs to another resource
+	j.policy = p // the rules of this resource apply, even if the device now belongs to another resource
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// Record the result only after the vendor unit has ended. Otherwise, if metalplugd ended while the unit was running, the next
-	// run would not erase the data that the unit has written.
+	// Record the result only after the vendor unit has ended. Otherwise, if metalplugd ended while the unit was running, the
+	// next run would not erase the data that the unit has written.
 	j.Inventory.Prepared(id, p)
 	if errors.Is(ctx.Err(), context.Canceled) { // the daemon is stopping, and its next run repeats the work
 		return cmp.Or(err, ctx.Err())
@@ -171,8 +172,8 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor unit for the start of a container. If the init unit has not run since the hardware appeared, runUnits
-// first runs the init unit.
+// runUnits runs the vendor unit for the start of a container. If the init unit has not run since the hardware appeared,
+// runUnits first runs the init unit.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // leave time to stop the unit before the deadline
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// jobLook is the time between two checks of the connection to systemd while Run waits for a job. A daemon-reexec drops the
-	// connection, so the signal for the end of the job may be lost.
-	jobLook = time.Second
+	// jobPollInterval is the time between two checks of the connection to systemd while Run waits for a job. A daemon-reexec
+	// drops the connection, so the signal for the end of the job may be lost.
+	jobPollInterval = time.Second
 	// stopLimit is the maximum time for the request that stops a unit. Run sends this request after the deadline of ctx.
 	stopLimit = 2 * time.Second
 	// replace is the mode of a job that replaces a queued job for the same unit.
@@ -79,7 +79,7 @@ func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 
 // await waits until a job of systemd ends, and returns the result of the job (org.freedesktop.systemd1(5), JobRemoved).
 func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string, err error) {
-	tick := time.NewTicker(jobLook)
+	tick := time.NewTicker(jobPollInterval)
 	defer tick.Stop()
 	for {
 		select {

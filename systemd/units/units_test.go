@@ -256,7 +256,7 @@ func TestTimeIsUp(t *testing.T) {
 					p.stands = make(chan struct{})
 					defer close(p.stands)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
+				ctx, cancel := context.WithTimeout(t.Context(), jobPollInterval/2)
 				defer cancel()
 				if err := p.run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%v", err)
