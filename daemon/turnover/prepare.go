@@ -58,13 +58,13 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 // start prepares devices for their tenants. If the flag "keep" is set, start waits until the result is on disk. Before a
 // container with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later.
 // The second is that the evidence for an unused disk is no longer valid. Other devices need no such record.
-func (t *Turnover) start(ctx context.Context, p policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
+func (t *Turnover) start(ctx context.Context, rules policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
 	var all sync.WaitGroup
 	for i, s := range devices {
 		ids[i] = s.Device.ID
-		all.Go(func() { errs[i] = t.startOne(ctx, p, s.Device.ID, owners[s.Name()]) })
+		all.Go(func() { errs[i] = t.startOne(ctx, rules, s.Device.ID, owners[s.Name()]) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -83,7 +83,7 @@ func (t *Turnover) start(ctx context.Context, p policy, devices []*inventory.Sta
 // kubelet's function writeCheckpoint collects the state under a lock, but releases the lock before it writes the state
 // (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). The kubelet writes the checkpoint again after each
 // later list. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
-func (t *Turnover) ownersOf(ctx context.Context, p policy, devices []*inventory.Status) (owners map[string][]string, err error) {
+func (t *Turnover) ownersOf(ctx context.Context, rules policy, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
 			return false, fmt.Errorf("find the pods of the devices: %w", err)
@@ -94,7 +94,7 @@ func (t *Turnover) ownersOf(ctx context.Context, p policy, devices []*inventory.
 			if err != nil {
 				return false, err
 			}
-			if !p.sharesUse() && now.Behind(owners[now.Name()]) {
+			if !rules.sharesUse() && now.Behind(owners[now.Name()]) {
 				behind[now.Name()] = kubelet.Noted
 			}
 		}
@@ -107,13 +107,13 @@ func (t *Turnover) ownersOf(ctx context.Context, p policy, devices []*inventory.
 }
 
 // startOne prepares one device for its pods. The parameter owners contains the UIDs of these pods.
-func (t *Turnover) startOne(ctx context.Context, p policy, id string, owners []string) error {
+func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners []string) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer j.finish()
-	j.policy = p // the rules of this resource apply, even if the device now belongs to another resource
+	j.policy = rules // the rules of this resource apply, even if the device now belongs to another resource
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
