@@ -190,6 +190,7 @@ type Event struct {
 	//   gone, back: the hardware is absent or present again
 	//   healthy, unhealthy, cordoned, uncordoned: the state for the kubelet has changed, with its reason
 	//   allocated, released: a pod holds the device, or no longer holds it
+	//   changed: a device has another resource, size or place
 	//   warning: a problem that leaves the device usable; with an empty text, the problem is over
 	//   connected, disconnected: the kubelet's stream of a resource
 	//   reloaded, refused: the result of a reload; Problem says why it was refused, and the previous configuration applies

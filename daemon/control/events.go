@@ -167,6 +167,7 @@ func changes(old, d *inventory.Status) []string {
 		return []string{"added"}
 	}
 	var all []string
+	moved := old.Resource != d.Resource || old.Device.SysPath != d.Device.SysPath
 	for _, c := range []struct {
 		name string
 		is   bool
@@ -182,6 +183,7 @@ func changes(old, d *inventory.Status) []string {
 		{"healthy", d.Resource != "" && !old.Healthy && d.Healthy && old.Cordon == nil},
 		{"unhealthy", d.Resource != "" && !d.Healthy && old.Gist() != d.Gist() && d.Cordon.Same(old.Cordon) && old.Present == d.Present},
 		{"warning", old.Warning != d.Warning},
+		{"changed", old.Resource != "" && d.Resource != "" && (moved || old.Device.Model != d.Device.Model || old.Evidence.Size != d.Evidence.Size)},
 	} {
 		if c.is {
 			all = append(all, c.name)

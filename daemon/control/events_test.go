@@ -90,6 +90,8 @@ func TestEvents(t *testing.T) {
 	s.next("healthy " + alpha)
 	b.inventory.Released([]string{alpha})
 	s.next("released " + alpha)
+	b.machine.Plug(strings.Replace(widget("widget0", "A"), "E: ID_SERIAL=", "E: ID_MODEL=new\nE: ID_SERIAL=", 1))
+	s.next("changed " + alpha)
 	connected.Store(true)
 	b.server.Changed()
 	s.next("connected " + resource)
