@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -18,7 +19,7 @@ import (
 // prepare prepares a claim with one request for each device. It does so twice, because the kubelet may repeat its call.
 func (s *story) prepare(words []string) error {
 	return eventually(func() error {
-		answer, err := s.prepareOnce(words, false)
+		answer, err := s.prepareOnce(words)
 		if err == nil {
 			err = s.describedClaim(words[0], answer, "rw")
 		}
@@ -28,21 +29,22 @@ func (s *story) prepare(words []string) error {
 
 // admin prepares a claim of an administrator for one device, and checks the permissions.
 func (s *story) admin(words []string) error {
-	answer, err := s.prepareOnce(words[:2], true)
+	answer, err := s.prepareOnce(words[:2])
 	if err != nil {
 		return err
 	}
 	return s.describedClaim(words[0], answer, words[2])
 }
 
-func (s *story) prepareOnce(words []string, admin bool) (answer api.Prepared, err error) {
+// prepareOnce prepares a claim with one request for each device. If the name of the claim begins with "a", it has admin access.
+func (s *story) prepareOnce(words []string) (answer api.Prepared, err error) {
 	ask := api.Claim{Namespace: "ns", Name: words[0]}
 	for i, name := range words[1:] {
 		d, err := s.find(name)
 		if err != nil {
 			return answer, err
 		}
-		ask.Requests = append(ask.Requests, api.ClaimRequest{Name: fmt.Sprint("r", i), Devices: []string{d.ID}, Admin: admin})
+		ask.Requests = append(ask.Requests, api.ClaimRequest{Name: fmt.Sprint("r", i), Devices: []string{d.ID}, Admin: words[0][0] == 'a'})
 	}
 	err = s.client().Post(context.Background(), "/v1/claims/"+words[0]+"/prepare", ask, &answer)
 	return answer, err
@@ -109,9 +111,9 @@ func (s *story) claimNodes(words []string) error {
 	})
 }
 
-// prepareFails prepares a claim with one device, and expects an error that contains the text.
+// prepareFails prepares a claim, and expects an error that contains the text. A comma separates the names of the devices.
 func (s *story) prepareFails(words []string) error {
-	_, err := s.prepareOnce(words[:2], false)
+	_, err := s.prepareOnce(append(words[:1:1], strings.Split(words[1], ",")...))
 	return fails(err, words[2:])
 }
 
@@ -119,7 +121,7 @@ func (s *story) prepareFails(words []string) error {
 func (s *story) prepareWaits(words []string) error {
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.prepareOnce(words, false)
+		_, err := s.prepareOnce(words)
 		done <- err
 	}()
 	select {
@@ -129,12 +131,6 @@ func (s *story) prepareWaits(words []string) error {
 	}
 	close(s.helpers.slow)
 	return <-done
-}
-
-// adminFails does the same as prepareFails for the claim of an administrator.
-func (s *story) adminFails(words []string) error {
-	_, err := s.prepareOnce(words[:2], true)
-	return fails(err, words[2:])
 }
 
 // unprepare releases a claim twice, because the kubelet may repeat its call.

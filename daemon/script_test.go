@@ -144,11 +144,10 @@ func (s *story) do(words []string) error {
 		"untouched":            s.untouched,     // checks that there was no further request
 		"allocate-at-last":     s.allocateAtLast,
 		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
-		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME TEXT...
+		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME[,NAME] TEXT...
 		"prepare-waits":        s.prepareWaits, // prepare-waits CLAIM NAME... prepares devices once slow-work has ended
 		"slow-work":            s.slowWork,     // slow-work delays resets and erasures until prepare-waits
 		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
-		"admin-fails":          s.adminFails,   // admin-fails CLAIM NAME TEXT...
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
 		"claim-nodes":          s.claimNodes,   // claim-nodes CLAIM [PATH...] waits until its CDI spec has these nodes
 		"claimed":              s.claimed,      // claimed NAME CLAIM waits until the claim holds the device

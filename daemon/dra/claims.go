@@ -32,9 +32,10 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	all.Wait()
 	answer := make(map[types.UID]kubeletplugin.PrepareResult)
 	for i, claim := range claims {
-		if answer[claim.UID] = results[i]; errors.Is(results[i].Err, api.ErrNoAnswer) {
+		if errors.Is(results[i].Err, api.ErrNoAnswer) {
 			return nil, results[i].Err
 		}
+		answer[claim.UID] = results[i]
 	}
 	return answer, nil
 }
@@ -42,10 +43,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 // known returns the last state from metalplugd. If there is no state yet, known asks metalplugd. The state may be slightly out of
 // date. This does no harm, because metalplugd checks each device when it prepares the claim.
 func (d *driver) known(ctx context.Context) (state, error) {
-	d.mu.Lock()
-	last := d.state
-	d.mu.Unlock()
-	if last != nil {
+	if last := d.state.Load(); last.devices != nil {
 		return *last, nil
 	}
 	return d.fetch(ctx)
@@ -53,10 +51,11 @@ func (d *driver) known(ctx context.Context) (state, error) {
 
 // prepare passes a claim to metalplugd, together with the devices of this node that the scheduler has chosen for the claim.
 func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	for _, c := range claim.Status.Allocation.Devices.Config {
-		if c.Opaque != nil && c.Opaque.Driver == DriverName {
-			return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
-		}
+	configured := func(c resourceapi.DeviceAllocationConfiguration) bool {
+		return c.Opaque != nil && c.Opaque.Driver == DriverName
+	}
+	if slices.ContainsFunc(claim.Status.Allocation.Devices.Config, configured) {
+		return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
 	}
 	var devices []kubeletplugin.Device
 	ask := api.Claim{Namespace: claim.Namespace, Name: claim.Name}
@@ -71,11 +70,13 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 			return nil, fmt.Errorf("metalplugd has no device %s", g.Device)
 		}
 		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, ShareID: g.ShareID})
-		at := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
-		if at < 0 {
-			at, ask.Requests = len(ask.Requests), append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
+		i := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
+		if i < 0 {
+			i = len(ask.Requests)
+			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
-		if r := &ask.Requests[at]; !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
+		r := &ask.Requests[i]
+		if !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
 			r.Devices = append(r.Devices, device.ID)
 		}
 	}

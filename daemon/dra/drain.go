@@ -66,10 +66,11 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 // immediately. A pod with a request in progress would then get an event that its devices cannot be prepared.
 func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
-	for idle := 0; idle < 2 && time.Now().Before(end); idle++ {
+	for idle := 0; idle < 2 && time.Now().Before(end); {
 		<-time.After(drainInterval)
+		idle++
 		if r.running.Load() > 0 {
-			idle = -1
+			idle = 0
 		}
 	}
 }

@@ -42,9 +42,7 @@ const (
 	// watchLag is how long the controller remembers its own writes while the watch does not show them. If the watch takes longer,
 	// the controller writes a slice twice. A slice that is deleted before the watch has shown it stays missing for this time.
 	watchLag = time.Second
-	// nodeInterval is the time between two attempts to read the Node.
-	nodeInterval = 5 * time.Second
-	// initialBackoff and maxBackoff are the limits for the time between two attempts to write a ResourceSlice.
+	// initialBackoff and maxBackoff are the limits for the time between two attempts to read the Node or to write a ResourceSlice.
 	initialBackoff = 5 * time.Millisecond
 	maxBackoff     = 10 * time.Second
 	// retryInterval is the time between two attempts to reach metalplugd.
@@ -58,11 +56,12 @@ type Options struct {
 	Control string // metalplugd's control socket, or its socket for claims
 	Kubelet string // the kubelet's root directory
 	// Listen returns the socket that systemd passed for a path, or nil if there is none.
-	Listen func(path string) (net.Listener, error)
+	Listen func(ctx context.Context, path string) (net.Listener, error)
 	Log    *slog.Logger
-	// Note reports a problem with the cluster to the operator. An empty text means that there is no problem any more. Run calls
-	// Note again at least once a minute, because the identity of the driver may have been renewed.
+	// Note reports a problem with the cluster to the operator. An empty text means that there is no problem any more. Run also
+	// calls Note after each value from Used, because the identity of the driver may have been renewed.
 	Note func(problem string)
+	Used chan struct{} // has a buffer of one, which is filled after each request to the API server
 }
 
 // The library serves the health of devices only if the driver implements this interface.
@@ -74,12 +73,8 @@ type driver struct {
 	client api.Client
 	fail   context.CancelCauseFunc // makes Run end
 
-	mu      sync.Mutex
-	state   *state        // state from metalplugd's last answer, or nil before the first answer
-	changed chan struct{} // closed and replaced when the state changes
-
-	unwritten atomic.Value  // reason why the last attempt to write the slices failed, or "" or nil if there is no reason
-	attempted chan struct{} // has a buffer of one, which is filled after each attempt
+	state     atomic.Pointer[state] // state from metalplugd's last answer; before the first answer, its field devices is nil
+	unwritten atomic.Value          // reason why the last attempt to write the slices failed, or "" or nil if there is no reason
 }
 
 // queue is the queue of the controller. It reports each successful attempt to write the slices.
@@ -94,17 +89,15 @@ func (q queue) Forget(pool string) {
 	q.d.attempt(context.Background(), nil, "")
 }
 
-// Run serves the kubelet and publishes the devices until ctx ends or a part fails. It calls ready when the kubelet can connect.
-// When Run has returned, the ResourceSlices remain. The kubelet removes the slices if no driver connects within 30 s.
+// Run serves the kubelet and publishes the devices until ctx ends or a part fails. It returns the cause. It calls ready when the
+// kubelet can connect. When Run has returned, the ResourceSlices remain. The kubelet removes the slices if no driver connects within 30 s.
 func Run(ctx context.Context, o Options, ready func()) error {
-	outer := ctx
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	d := &driver{Options: o, client: api.Client{Socket: o.Control}, fail: fail, changed: make(chan struct{}), attempted: make(chan struct{}, 1)}
+	d := &driver{Options: o, client: api.Client{Socket: o.Control}, fail: fail}
+	d.state.Store(&state{replaced: make(chan struct{})})
 	data := filepath.Join(o.Kubelet, "plugins", DriverName)
-	listen := func(_ context.Context, path string) (net.Listener, error) { return o.Listen(path) }
 	if o.Listen == nil {
-		listen = nil
 		if err := os.MkdirAll(data, 0o750); err != nil {
 			return err
 		}
@@ -114,7 +107,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 		kubeletplugin.DriverName(DriverName), kubeletplugin.NodeName(o.Node), kubeletplugin.KubeClient(o.Kube),
 		kubeletplugin.PluginDataDirectoryPath(data),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.Kubelet, "plugins_registry")),
-		kubeletplugin.PluginListener(listen), kubeletplugin.RegistrarListener(listen),
+		kubeletplugin.PluginListener(o.Listen), kubeletplugin.RegistrarListener(o.Listen),
 		kubeletplugin.GRPCInterceptor(served.intercept), kubeletplugin.Serialize(false)) // metalplugd serializes each claim's requests
 	if err != nil {
 		return err
@@ -127,16 +120,22 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	defer all.Wait()
 	all.Go(func() { d.follow(ctx, dirty) })
 	d.publish(ctx, dirty, served.registered)
-	if outer.Err() != nil {
-		return nil
-	}
 	return context.Cause(ctx)
 }
 
 // follow sends to the channel dirty after each event from metalplugd and after each new connection, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	for available := true; ; {
-		err := d.stream(ctx, func() { available = true; liveness.Poke(dirty) })
+		events, err := d.client.Stream(ctx, "/v1/events")
+		if err == nil {
+			available = true
+			lines := bufio.NewScanner(events)
+			for lines.Scan() {
+				liveness.Poke(dirty)
+			}
+			events.Close()
+			err = fmt.Errorf("%w: %w", api.ErrNoAnswer, cmp.Or(lines.Err(), io.EOF))
+		}
 		if ctx.Err() == nil && available {
 			available = false
 			d.Log.Warn("metalplugd unavailable", "err", err)
@@ -149,20 +148,6 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	}
 }
 
-// stream calls the function changed for each event from metalplugd, until the connection ends.
-func (d *driver) stream(ctx context.Context, changed func()) error {
-	events, err := d.client.Stream(ctx, "/v1/events")
-	if err != nil {
-		return err
-	}
-	defer events.Close()
-	lines := bufio.NewScanner(events)
-	for lines.Scan() {
-		changed()
-	}
-	return fmt.Errorf("%w: %w", api.ErrNoAnswer, cmp.Or(lines.Err(), io.EOF))
-}
-
 // publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
 // they are. When a kubelet registers the driver, the machine may have become a new Node, perhaps in a new cluster. The old
 // controller would continue to use the UID and the slices of the old Node, so publish starts a new controller. It also does so if
@@ -172,44 +157,39 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	var pools layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
-	// Unless the API server has answered since the last registration, asked is false. Until then, its last answer applies, if it
-	// has ever answered. The text unshared says why shared devices are not published.
-	asked, answered, unshared := false, false, ""
-	for current, wait := false, time.Minute; ; {
+	var shares sharing
+	var retry <-chan time.Time // nil if the last attempt was successful
+	for current, backoff := false, initialBackoff; ; {
 		unwritten, _ := d.unwritten.Load().(string)
-		d.Note(cmp.Or(unwritten, unshared))
+		d.Note(cmp.Or(unwritten, shares.problem))
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty:
 		case <-registered:
-			current, asked = false, false
-		case <-d.attempted:
+			current, backoff, shares.current = false, initialBackoff, false
+		case <-d.Used:
 			if !current || controller.GetStats().NumCreates <= int64(len(pools)) {
 				continue
 			}
-			current = false
-		case <-time.After(wait):
+			current, backoff = false, initialBackoff
+		case <-retry:
 		}
+		retry = nil
 		s, err := d.fetch(ctx)
 		if err != nil { // the method follow logs that metalplugd cannot be reached
-			wait = retryInterval
+			retry = time.After(retryInterval)
 			continue
 		}
-		wait = time.Minute
-		if len(s.shares) == 0 {
-			asked, answered, unshared = false, false, ""
-		} else if !asked { // other devices are published even if the API server has not answered
-			problem := ""
-			if asked, problem = d.checkSharing(ctx); !asked {
-				wait = retryInterval
-			}
-			if asked || !answered {
-				answered, unshared = asked, problem
-			}
+		if !s.shared {
+			shares = sharing{}
+		} else if shares = d.checkSharing(ctx, shares); !shares.current {
+			retry = time.After(retryInterval)
 		}
-		maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return unshared != "" && s.shares[name] > 0 })
-		d.set(s)
+		if shares.problem != "" {
+			maps.DeleteFunc(s.claimed, func(_ string, shares int64) bool { return shares > 1 })
+		}
+		close(d.state.Swap(&s).replaced)
 		pools = pools.place(s.claimed)
 		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: pools.pool(s)}}
 		if current {
@@ -219,7 +199,7 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		next, err := d.control(ctx, resources)
 		if err != nil {
 			d.attempt(ctx, err, "starting the controller")
-			wait = nodeInterval
+			retry, backoff = time.After(backoff), min(2*backoff, maxBackoff)
 		}
 		controller.Stop()
 		controller, current = next, err == nil
@@ -249,28 +229,40 @@ func (d *driver) attempt(ctx context.Context, err error, message string) {
 		d.unwritten.Store(fmt.Sprintf("the ResourceSlices are not written: %v", err))
 		d.Log.Warn("resource slices not written", "action", message, "err", err)
 	}
-	liveness.Poke(d.attempted)
+	liveness.Poke(d.Used)
 }
 
-// checkSharing finds out whether the API server lets several claims hold one device. It returns a problem, or "". Without the
-// feature gate DRAConsumableCapacity, an API server drops the fields for sharing. The scheduler would then give the whole device
-// to one claim. checkSharing creates a slice in a dry run, which changes nothing. If the API server has not answered,
-// checkSharing must be called again.
-func (d *driver) checkSharing(ctx context.Context) (answered bool, problem string) {
+// sharing contains the API server's last answer to the question whether several claims may hold one device.
+type sharing struct {
+	current bool   // whether the answer was given after the last registration
+	known   bool   // whether the API server has ever answered
+	problem string // why devices with shares are not published, or ""
+}
+
+// checkSharing returns the current answer of the API server. Without the feature gate DRAConsumableCapacity, an API server drops
+// the fields for sharing. The scheduler would then give the whole device to one claim. checkSharing creates a slice in a dry run,
+// which changes nothing. If the API server does not answer, its last answer still applies, and checkSharing must be called again.
+func (d *driver) checkSharing(ctx context.Context, last sharing) sharing {
+	if last.current {
+		return last
+	}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
 	slice.Spec = resourceapi.ResourceSliceSpec{
 		Driver: DriverName, NodeName: &d.Node, Pool: resourceapi.ResourcePool{Name: d.Node, ResourceSliceCount: 1},
 		Devices: []resourceapi.Device{published("shared", api.Device{Health: "Healthy"}, 2)},
 	}
 	stored, err := d.Kube.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		return false, err.Error()
+	if err != nil && last.known {
+		return last
+	} else if err != nil {
+		return sharing{problem: err.Error()}
 	}
+	answer := sharing{current: true, known: true}
 	if stored.Spec.Devices[0].AllowMultipleAllocations == nil {
 		d.Log.Warn("shared devices not published", "reason", api.NoSharing)
-		return true, api.NoSharing
+		answer.problem = api.NoSharing
 	}
-	return true, ""
+	return answer
 }
 
 // fetch gets the resources and devices from metalplugd.
@@ -289,18 +281,7 @@ func (d *driver) fetch(ctx context.Context) (state, error) {
 	return newState(status.Resources, devices), nil
 }
 
-// set stores the state and wakes the streams that report health.
-func (d *driver) set(s state) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.state = &s
-	close(d.changed)
-	d.changed = make(chan struct{})
-}
-
-// HandleError stops the driver if it can no longer serve the kubelet.
+// HandleError stops the driver, because a gRPC server for the kubelet has failed.
 func (d *driver) HandleError(_ context.Context, err error, message string) {
-	if err = fmt.Errorf("%s: %w", message, err); !errors.Is(err, kubeletplugin.ErrRecoverable) {
-		d.fail(err)
-	}
+	d.fail(fmt.Errorf("%s: %w", message, err))
 }

@@ -32,12 +32,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// daemon simulates metalplugd with two devices for claims, and one that claims share.
-func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused)) *driver {
+// daemon simulates metalplugd with two devices for claims, and one that claims share. If broken is true, metalplugd fails once.
+func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused), broken ...*atomic.Bool) *driver {
 	t.Helper()
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		if len(broken) > 0 && broken[0].CompareAndSwap(true, false) {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
 		answer(w, api.Status{Ready: true, Resources: []api.Resource{{Name: "example.org/widget", Serve: "dra"}, {Name: "example.org/shared", Serve: "dra", Shares: 2}}})
 	})
 	mux.HandleFunc("GET /v1/devices", func(w http.ResponseWriter, _ *http.Request) {
@@ -63,10 +67,17 @@ func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared,
 	server := &http.Server{Handler: mux}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
-	return &driver{
-		Options: Options{Node: "n1", Log: slog.New(slog.DiscardHandler)}, client: api.Client{Socket: l.Addr().String()},
-		changed: make(chan struct{}), attempted: make(chan struct{}, 1),
+	return newDriver(l.Addr().String())
+}
+
+// newDriver returns a driver for the simulated metalplugd with the given socket.
+func newDriver(socket string) *driver {
+	d := &driver{
+		Options: Options{Node: "n1", Log: slog.New(slog.DiscardHandler), Used: make(chan struct{}, 1)},
+		client:  api.Client{Socket: socket},
 	}
+	d.state.Store(&state{replaced: make(chan struct{})})
+	return d
 }
 
 func claim(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
@@ -101,106 +112,125 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Two requests of a claim, or one that asks for several, may get shares of the same device.
-func TestPrepareShares(t *testing.T) {
-	d := daemon(t, func(_ string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
-		for _, r := range ask.Requests {
-			if len(r.Devices) != 1 {
-				t.Errorf("metalplugd is asked for %+v", r)
-			}
-			p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{"k=" + r.Name}})
-		}
-		return p, nil
-	})
-	var results []resourceapi.DeviceRequestAllocationResult
-	for i, request := range []string{"r", "r", "q"} {
-		id := types.UID(fmt.Sprint(i))
-		results = append(results, resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: request, Pool: "n1", Device: "a-1", ShareID: &id})
+// echo prepares each request with a CDI device that has its name.
+func echo(_ string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
+	for _, r := range ask.Requests {
+		p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{fmt.Sprint("k=", r.Name, r.Devices, r.Admin)}})
 	}
-	result := prepared(t, d, claim(results...))
-	if result.Err != nil || len(result.Devices) != 3 {
+	return p, nil
+}
+
+// Two requests of a claim, or one that asks for several, may get shares of the same device. A request with admin access is marked.
+func TestPrepareShares(t *testing.T) {
+	var results []resourceapi.DeviceRequestAllocationResult
+	for i, request := range []string{"r", "r", "q", "all"} {
+		id, admin := types.UID(fmt.Sprint(i)), request == "all"
+		results = append(results, resourceapi.DeviceRequestAllocationResult{
+			Driver: DriverName, Request: request, Pool: "n1", Device: "a-1", ShareID: &id, AdminAccess: &admin,
+		})
+	}
+	result := prepared(t, daemon(t, echo), claim(results...))
+	if result.Err != nil || len(result.Devices) != 4 {
 		t.Fatalf("the kubelet gets %+v", result)
 	}
-	for i, got := range result.Devices {
-		if *got.ShareID != types.UID(fmt.Sprint(i)) {
-			t.Errorf("share %d has the ID %s", i, *got.ShareID)
+	for i, want := range []string{"[k=r[A_1] false]", "[]", "[k=q[A_1] false]", "[k=all[A_1] true]"} {
+		if d := result.Devices[i]; *d.ShareID != types.UID(fmt.Sprint(i)) || fmt.Sprint(d.CDIDeviceIDs) != want {
+			t.Errorf("share %d has the ID %s and the devices %v", i, *d.ShareID, d.CDIDeviceIDs)
 		}
 	}
+}
+
+// cluster simulates an API server with the Node n1. It calls create before it stores a new slice.
+func cluster(create func(slice *resourceapi.ResourceSlice, dryRun bool) error) *fake.Clientset {
+	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old"}})
+	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		action := a.(clienttesting.CreateActionImpl)
+		slice, dryRun := action.GetObject().(*resourceapi.ResourceSlice), len(action.CreateOptions.DryRun) > 0
+		slice.Name = slice.GenerateName + "x"
+		err := create(slice, dryRun)
+		return dryRun || err != nil, slice, err
+	})
+	return kube
 }
 
 // metalplug-dra publishes no shared devices to an API server that drops their fields or refuses the dry run, and shows the operator
 // why.
 func TestNoSharing(t *testing.T) {
 	for want, refusal := range map[string]error{api.NoSharing: nil, "no dry run": errors.New("no dry run")} {
-		t.Run(want, func(t *testing.T) { testNoSharing(t, want, refusal) })
+		t.Run(want, func(t *testing.T) {
+			d, notes := daemon(t, nil), make(chan string, 100)
+			kube := cluster(func(slice *resourceapi.ResourceSlice, dryRun bool) error {
+				for i := range slice.Spec.Devices {
+					slice.Spec.Devices[i].AllowMultipleAllocations = nil
+				}
+				return map[bool]error{true: refusal}[dryRun]
+			})
+			w, err := kube.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Stop()
+			d.Kube, d.Note = kube, func(problem string) { notes <- problem }
+			publishing(t, d)
+			if n := len((<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices); n != 2 {
+				t.Errorf("the first slice contains %d devices", n)
+			}
+			for <-notes != want {
+			}
+		})
 	}
 }
 
-func testNoSharing(t *testing.T, want string, refusal error) {
-	d := daemon(t, nil)
-	kube, notes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}), make(chan string, 100)
-	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		create := a.(clienttesting.CreateActionImpl)
-		slice := create.GetObject().(*resourceapi.ResourceSlice)
-		slice.Name = "s"
-		for i := range slice.Spec.Devices {
-			slice.Spec.Devices[i].AllowMultipleAllocations = nil
+// If metalplugd or the API server fails once, the devices with shares stay in the slices.
+func TestSharesStay(t *testing.T) {
+	var broken atomic.Bool
+	var asked atomic.Int64
+	d := daemon(t, nil, &broken)
+	d.Note = func(string) {}
+	d.Kube = cluster(func(_ *resourceapi.ResourceSlice, dryRun bool) error {
+		if dryRun && asked.Add(1) > 1 {
+			return errors.New("the API server does not answer")
 		}
-		if len(create.CreateOptions.DryRun) == 0 {
-			return false, nil, nil
-		}
-		return true, slice, refusal
+		return nil
 	})
-	w, err := kube.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Stop()
-	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
-	publishing(t, d)
-	if n := len((<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices); n != 2 {
-		t.Errorf("the first slice contains %d devices", n)
-	}
-	for <-notes != want {
+	last := d.state.Load()
+	dirty, registered := publishing(t, d)
+	for i, fail := range []func(){func() {}, func() { broken.Store(true); dirty <- struct{}{} }, func() { registered <- struct{}{} }} {
+		fail()
+		<-last.replaced
+		if last = d.state.Load(); last.claimed["s-1"] != 2 || broken.Load() || asked.Load() <= int64(i/2) {
+			t.Errorf("after failure %d and %d dry runs, the devices for claims are %v", i, asked.Load(), last.claimed)
+		}
 	}
 }
 
-// publishing publishes the devices of metalplugd until the test ends.
-func publishing(t *testing.T, d *driver) {
-	dirty := make(chan struct{}, 1)
-	dirty <- struct{}{}
+// publishing publishes the devices of metalplugd until the test ends. The results are the channels of the method publish.
+func publishing(t *testing.T, d *driver) (dirty, registered chan<- struct{}) {
+	events, kubelets := make(chan struct{}, 1), make(chan struct{}, 1)
+	events <- struct{}{}
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		defer close(ended)
-		d.publish(ctx, dirty, nil)
+		d.publish(ctx, events, kubelets)
 	}()
 	t.Cleanup(func() { stop(); <-ended })
+	return events, kubelets
 }
 
 // When the Node was deleted, metalplug-dra reports the problem. When the Node was created again, the slices get the UID of the new
 // Node. Otherwise, the garbage collector would delete them again and again.
 func TestNodeReplaced(t *testing.T) {
 	d := daemon(t, nil)
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	node := func(uid types.UID) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: uid}}
-	}
-	kube := fake.NewClientset(node("old"))
 	created, notes := make(chan *resourceapi.ResourceSlice), make(chan string, 100)
-	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		create := a.(clienttesting.CreateActionImpl)
-		slice := create.GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-		if len(create.CreateOptions.DryRun) == 0 {
-			slice.Name = slice.GenerateName + "x"
+	kube := cluster(func(slice *resourceapi.ResourceSlice, dryRun bool) error {
+		if !dryRun {
 			select {
-			case created <- slice:
+			case created <- slice.DeepCopy():
 			case <-t.Context().Done():
 			}
-			err := kube.Tracker().Create(create.GetResource(), slice, "")
-			return true, slice, err
 		}
-		return true, slice, nil
+		return nil
 	})
 	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
 	publishing(t, d)
@@ -208,7 +238,7 @@ func TestNodeReplaced(t *testing.T) {
 	if uid := first.OwnerReferences[0].UID; uid != "old" {
 		t.Fatalf("the slices belong to the Node %q", uid)
 	}
-	if err := kube.Tracker().Delete(nodes, "", "n1"); err != nil {
+	if err := kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "n1"); err != nil {
 		t.Fatal(err)
 	}
 	slices := resourceapi.SchemeGroupVersion.WithResource("resourceslices")
@@ -228,14 +258,13 @@ func TestNodeReplaced(t *testing.T) {
 			collect()
 		}
 	}
-	if err := kube.Tracker().Add(node("new")); err != nil {
+	if err := kube.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "new"}}); err != nil {
 		t.Fatal(err)
 	}
 	if uid := (<-created).OwnerReferences[0].UID; uid != "new" {
 		t.Errorf("the slices belong to the Node %q", uid)
 	}
-	for problem := "unknown"; problem != ""; {
-		problem = <-notes
+	for <-notes != "" {
 	}
 }
 
@@ -250,7 +279,8 @@ func TestSlowWatch(t *testing.T) {
 			slice.Name, slice.ResourceVersion = fmt.Sprint(slice.GenerateName, creates.Add(1)), "1"
 			return true, slice, nil
 		})
-		d := &driver{Options: Options{Node: "n1", Kube: kube, Log: slog.New(slog.DiscardHandler)}, attempted: make(chan struct{}, 1)}
+		d := newDriver("")
+		d.Kube = kube
 		pool := layout{}.place(nil).pool(state{})
 		c, err := d.control(t.Context(), &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"n1": pool}})
 		if err != nil {
@@ -262,27 +292,6 @@ func TestSlowWatch(t *testing.T) {
 			t.Errorf("the slice was created %d times", n)
 		}
 	})
-}
-
-// A request with admin access is marked, and the other requests of its claim are not.
-func TestAdminAccess(t *testing.T) {
-	d := daemon(t, func(_ string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
-		for _, r := range ask.Requests {
-			if r.Admin != (r.Name == "all") {
-				t.Errorf("metalplugd is asked for %+v", r)
-			}
-			p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{"k=" + r.Name}})
-		}
-		return p, nil
-	})
-	yes := true
-	one := resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "one", Pool: "n1", Device: "a-1"}
-	all := one
-	all.Request, all.AdminAccess = "all", &yes
-	result := prepared(t, d, claim(one, all))
-	if result.Err != nil || len(result.Devices) != 2 || result.Devices[1].CDIDeviceIDs[0] != "k=all" {
-		t.Errorf("the kubelet gets %+v", result)
-	}
 }
 
 // The kubelet reports each refusal in an event of the pod.
@@ -309,7 +318,7 @@ func TestRefused(t *testing.T) {
 // If a pod ends while metalplugd is down, the kubelet gets an error and repeats the call. An error of the whole call to prepare
 // claims makes metalplug-dra repeat it.
 func TestNoDaemon(t *testing.T) {
-	d := &driver{client: api.Client{Socket: filepath.Join(t.TempDir(), "s")}}
+	d := newDriver(filepath.Join(t.TempDir(), "s"))
 	all, err := d.UnprepareResourceClaims(context.Background(), []kubeletplugin.NamespacedObject{{UID: types.UID("u1")}})
 	if err != nil || all["u1"] == nil {
 		t.Errorf("the kubelet gets %v, %v", all, err)
@@ -317,8 +326,8 @@ func TestNoDaemon(t *testing.T) {
 	if _, err := d.PrepareResourceClaims(context.Background(), nil); err == nil {
 		t.Error("a claim is prepared without metalplugd")
 	}
-	d.state = &state{devices: map[string]api.Device{"a-1": {ID: "A_1"}}}
-	c := claim(resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Device: "a-1"})
+	d.state.Store(&state{devices: map[string]api.Device{"a-1": {ID: "A_1"}}})
+	c := claim(resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"})
 	if all, err := d.PrepareResourceClaims(context.Background(), []*resourceapi.ResourceClaim{c}); !errors.Is(err, api.ErrNoAnswer) {
 		t.Errorf("while metalplugd is down, the kubelet gets %v, %v", all, err)
 	}

@@ -19,10 +19,8 @@ const healthTimeout = 24 * time.Hour
 // after each change, until the kubelet disconnects.
 func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	for {
-		d.mu.Lock()
-		now, changed := d.state, d.changed
-		d.mu.Unlock()
-		if now != nil {
+		now := d.state.Load()
+		if now.devices != nil {
 			if err := to.Send(healthOf(d.Node, *now)); err != nil {
 				return err
 			}
@@ -30,7 +28,7 @@ func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc
 		select {
 		case <-to.Context().Done():
 			return nil
-		case <-changed:
+		case <-now.replaced:
 		case <-time.After(healthTimeout / 2):
 		}
 	}

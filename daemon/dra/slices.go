@@ -29,25 +29,26 @@ const (
 // state contains the devices from an answer of metalplugd, prepared for the ResourceSlices.
 type state struct {
 	devices map[string]api.Device // keys are names; includes devices that no claim can get
-	claimed map[string]bool       // keys are the names of the devices that claims can get
-	shares  map[string]int64      // maps the name of a shared device to the number of claims that may hold it at the same time
+	claimed map[string]int64      // maps a device that claims can get to the number of claims that may hold it at the same time
+	shared  bool                  // whether several claims may hold one of the devices
+
+	replaced chan struct{} // closed when the driver has a newer state
 }
 
 // newState returns the state with the given resources and devices. If a pod got a device through the device plugin API, the
 // device is not available to claims until that pod has ended.
 func newState(resources []api.Resource, devices []api.Device) state {
-	s := state{devices: named(devices), claimed: make(map[string]bool), shares: make(map[string]int64)}
-	served := make(map[string]int)
+	s := state{devices: named(devices), claimed: make(map[string]int64), replaced: make(chan struct{})}
+	served := make(map[string]int64)
 	for _, r := range resources {
 		if r.ByClaim() {
-			served[r.Name] = max(1, r.Shares)
+			served[r.Name] = int64(max(1, r.Shares))
 		}
 	}
 	for name, d := range s.devices {
 		if shares := served[d.Resource]; shares > 0 && (!d.Held || len(d.Claims) > 0) {
-			if s.claimed[name] = true; shares > 1 {
-				s.shares[name] = int64(shares)
-			}
+			s.claimed[name] = shares
+			s.shared = s.shared || shares > 1
 		}
 	}
 	return s
@@ -57,24 +58,24 @@ func newState(resources []api.Resource, devices []api.Device) state {
 // written if the device changes.
 type layout [][]string
 
-// place removes and adds devices so that the slices contain exactly the given names. It keeps at least one slice, because a pool
+// place removes and adds devices so that the slices contain exactly the keys of names. It keeps at least one slice, because a pool
 // without slices would mean that no driver is running.
-func (l layout) place(names map[string]bool) layout {
+func (l layout) place(names map[string]int64) layout {
 	left := maps.Clone(names)
 	for i := range l {
-		l[i] = slices.DeleteFunc(l[i], func(name string) bool { return !names[name] })
+		l[i] = slices.DeleteFunc(l[i], func(name string) bool { return names[name] == 0 })
 		for _, name := range l[i] {
 			delete(left, name)
 		}
 	}
-	added, at := slices.Sorted(maps.Keys(left)), 0
-	for len(added) > 0 || len(l) == 0 {
-		if at == len(l) {
+	added := slices.Sorted(maps.Keys(left))
+	for i := 0; len(added) > 0 || len(l) == 0; i++ {
+		if i == len(l) {
 			l = append(l, nil)
 		}
-		n := min(len(added), max(0, sliceLen-len(l[at])))
-		l[at], added = append(l[at], added[:n]...), added[n:]
-		at++
+		n := min(len(added), sliceLen-len(l[i]))
+		l[i] = append(l[i], added[:n]...)
+		added = added[n:]
 	}
 	for len(l) > 1 && len(l[len(l)-1]) == 0 {
 		l = l[:len(l)-1]
@@ -88,22 +89,22 @@ func (l layout) pool(s state) resourceslice.Pool {
 	for _, names := range l {
 		var slice resourceslice.Slice
 		for _, name := range names {
-			slice.Devices = append(slice.Devices, published(name, s.devices[name], s.shares[name]))
+			slice.Devices = append(slice.Devices, published(name, s.devices[name], s.claimed[name]))
 		}
 		p.Slices = append(p.Slices, slice)
 	}
 	return p
 }
 
-// published returns the entry for a device in a ResourceSlice. If the device has shares, several claims may hold it at the same
-// time. A request consumes one share, unless the request names another number (KEP-5075).
+// published returns the entry for a device in a ResourceSlice. If the device has several shares, several claims may hold it at
+// the same time. A request consumes one share, unless the request names another number (KEP-5075).
 func published(name string, d api.Device, shares int64) resourceapi.Device {
 	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
 	if d.Size > 0 {
 		size := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(d.Size, resource.BinarySI)}
 		p.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"size": size}
 	}
-	if shares > 0 {
+	if shares > 1 {
 		one, several := resource.NewQuantity(1, resource.DecimalSI), true
 		p.AllowMultipleAllocations = &several
 		p.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"shares": {

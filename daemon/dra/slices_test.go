@@ -37,9 +37,9 @@ func TestNames(t *testing.T) {
 
 // A change of one device changes one slice.
 func TestLayout(t *testing.T) {
-	names := make(map[string]bool)
+	names := make(map[string]int64)
 	for i := range 10_000 {
-		names[fmt.Sprintf("d%05d", i)] = true
+		names[fmt.Sprintf("d%05d", i)] = 1
 	}
 	var l layout
 	l = l.place(names)
@@ -48,9 +48,9 @@ func TestLayout(t *testing.T) {
 	}
 	for _, change := range []func(){
 		func() { delete(names, "d00100") },
-		func() { names["d-new"] = true },
+		func() { names["d-new"] = 1 },
 		func() { delete(names, "d09999") },
-		func() { names["d10001"] = true },
+		func() { names["d10001"] = 1 },
 	} {
 		var before [][]string
 		for _, slice := range l {
@@ -150,7 +150,7 @@ func TestDevicesForClaims(t *testing.T) {
 	held.Held, claimed.Held = true, true
 	claimed.Claims = []api.ClaimRef{{UID: "c"}}
 	s := newState(resources, []api.Device{free, held, claimed, other})
-	if !maps.Equal(s.claimed, map[string]bool{"free": true, "claimed": true}) || len(s.devices) != 4 {
+	if !maps.Equal(s.claimed, map[string]int64{"free": 1, "claimed": 1}) || len(s.devices) != 4 {
 		t.Errorf("the devices for claims are %v", s.claimed)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -17,12 +18,13 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // identity reads a kubeconfig. If there is a token, it replaces the identity in the kubeconfig. If a user is given, the token
 // impersonates this user. The function raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the default
-// rate, it would take half a minute to write them.
-func identity(file, token, user string) (*rest.Config, error) {
+// rate, it would take half a minute to write them. The channel used is filled after each request to the API server.
+func identity(file, token, user string, used chan<- struct{}) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
@@ -33,7 +35,7 @@ func identity(file, token, user string) (*rest.Config, error) {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
 		// Ignore the user in the kubeconfig, because it may name files that only the kubelet can read. client-go reads the token
-		// file again every minute.
+		// file again for the first request after a minute.
 		kubeconfig.AuthInfos["token"] = &clientapi.AuthInfo{TokenFile: token, Impersonate: user}
 		overrides.Context.AuthInfo = "token"
 	}
@@ -42,8 +44,21 @@ func identity(file, token, user string) (*rest.Config, error) {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	config.QPS, config.Burst, config.UserAgent = 100, 200, "metalplug-dra/"+version
+	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, used} })
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	return config, nil
+}
+
+// transport fills a channel after each request, because client-go may have read a renewed token or certificate for the request.
+type transport struct {
+	http.RoundTripper
+	used chan<- struct{}
+}
+
+// RoundTrip sends a request.
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	defer liveness.Poke(t.used)
+	return t.RoundTripper.RoundTrip(r)
 }
 
 // described returns a text for systemd's status line and the journal. The text contains the user of an identity, and when the

@@ -4,6 +4,8 @@ package main
 
 import (
 	"encoding/base64"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,13 +35,16 @@ current-context: x
 					t.Fatal(err)
 				}
 			}
-			config, err := identity(kubeconfig, token, "system:node:a")
+			used := make(chan struct{}, 1)
+			config, err := identity(kubeconfig, token, "system:node:a", used)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if config.BearerTokenFile != token || config.Impersonate.UserName != "system:node:a" || config.CertFile != "" || config.Username != "" {
 				t.Errorf("got the identity %+v, want the token that acts as system:node:a", config)
 			}
+			_, _ = config.WrapTransport(http.NewFileTransport(http.Dir(dir))).RoundTrip(&http.Request{URL: &url.URL{Path: "/missing"}})
+			<-used // the driver reads the token again
 			if got, want := described(config), "acts as system:node:a, with a token"; got != want {
 				t.Errorf("%q, want %q", got, want)
 			}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -64,7 +65,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if *impersonate {
 		user = "system:node:" + *node
 	}
-	config, err := identity(*kubeconfig, *token, user)
+	used := make(chan struct{}, 1)
+	config, err := identity(*kubeconfig, *token, user, used)
 	if err != nil {
 		fmt.Fprintln(stderr, "metalplug-dra:", err)
 		return exitConfig
@@ -81,11 +83,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
 	note := func(problem string) { _ = systemd.Status(strings.TrimSuffix(described(config)+"; "+problem, "; ")) }
-	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note}
+	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note, Used: used}
 	if passed := sockets.Listeners(); len(passed) > 0 {
-		o.Listen = passed.Listen
+		o.Listen = func(_ context.Context, path string) (net.Listener, error) { return passed.Listen(path) }
 	}
-	if err := dra.Run(ctx, o, func() { _ = systemd.Ready() }); err != nil {
+	if err := dra.Run(ctx, o, func() { _ = systemd.Ready() }); ctx.Err() == nil {
 		log.Error("stopped", "err", err)
 		return exitFailed
 	}
