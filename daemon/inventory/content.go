@@ -6,6 +6,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // known contains the facts about a device that remain valid after a restart of metalplugd.
@@ -106,9 +107,10 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 }
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. The number may increase
-// while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another
-// process has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated
-// as a tenant's.
+// while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another process
+// has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as a
+// tenant's. After an erasure has failed, the content is unknown, and only the number shows a foreign write. If the kernel does not
+// count writes, noteWrites therefore assumes a foreign write.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():
@@ -118,23 +120,21 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 		return
 	}
 	before, now := e.Wrote, wrote{l.evidence.Presence(e.Disk), s.Written}
-	if before == now {
-		return
-	}
 	e.Wrote = now
 	v := l.evidence.Get(e.Disk)
 	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase
-	if adopted || tenants {
+	if before != now && (adopted || tenants) {
 		l.saveLater()
 	}
-	if before.In != now.In || now.Sectors <= before.Sectors {
+	reason := "a process wrote to the disk while no pod had it"
+	switch {
+	case e.lease.Failure != "" && now.Sectors >= sysfs.Uncounted:
+		reason = "the work on the disk has failed, and the kernel does not count writes to the disk (queue/iostats)"
+	case before.In != now.In || now.Sectors <= before.Sectors:
 		return
 	}
-	if adopted {
-		l.endEvidence(e, "a process wrote to the disk")
-	}
-	if tenants {
-		l.noteForeignContent(e, "a process wrote to the disk while no pod had it")
+	if adopted || tenants {
+		l.noteForeignContent(e, reason)
 	}
 }
 

@@ -25,9 +25,9 @@ import (
 )
 
 // Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the disk
-// appeared (Documentation/block/stat.rst). The kernel does not count passthrough commands, and counts nothing while queue/iostats
-// is 0. With native multipathing, kernels before Linux 6.4 count writes only for the paths to an NVMe disk. The result is 0 if
-// the number is unknown.
+// appeared (Documentation/block/stat.rst). The kernel does not count passthrough commands. With native multipathing, kernels before
+// Linux 6.4 count writes only for the paths to an NVMe disk. If the kernel does not count writes, the result is at least
+// [Uncounted]. If it cannot be read, the result is 0.
 func Written(t *Tree, sysPath string) (sectors uint64) {
 	if sectors = written(t, sysPath); sectors == 0 && t.Link(path.Dir(sysPath), "subsystem") == nvmeSubsystemClass {
 		for _, controller := range t.NVMeControllers(sysPath) {
@@ -41,7 +41,14 @@ func Written(t *Tree, sysPath string) (sectors uint64) {
 	return sectors
 }
 
+// Uncounted is added to the result of [Written] for each block device whose attribute queue/iostats is 0. No disk has so many
+// sectors written.
+const Uncounted = 1 << 60
+
 func written(t *Tree, sysPath string) (sectors uint64) {
+	if counts, err := t.Attr(sysPath, "queue/iostats"); err == nil && counts == "0" {
+		return Uncounted
+	}
 	text, _ := t.Attr(sysPath, "stat")
 	fields := strings.Fields(text)
 	for _, i := range [...]int{6, 13} { // sectors written, sectors discarded

@@ -95,6 +95,9 @@ func recordingOf(name string, is map[string]string) (string, error) {
 	if is["device-serial"] != "" {
 		more += "A: device/serial=" + is["device-serial"] + "\n"
 	}
+	if is["iostats"] != "" {
+		more += "A: queue/iostats=" + is["iostats"] + "\n"
+	}
 	if is["seq"] != "none" {
 		more += "A: diskseq=" + is["seq"] + "\n"
 	}

@@ -150,7 +150,7 @@ func (n *node) happenings() map[string]verb {
 		}
 	}
 	return map[string]verb{
-		"plug":      n.plug(n.apply), // plug NAME [seq=N] [ns=N] [wwid=W] [serial=S] [fs=TYPE] [holder=NAME]
+		"plug":      n.plug(n.apply), // plug NAME [seq=N] [ns=N] [wwid=W] [serial=S] [fs=TYPE] [holder=NAME] [iostats=0]
 		"plug-deaf": n.plug(func() { n.machine.Silently(n.text()) }),
 		"unplug":    func(name, _ string) error { delete(n.devices, name); n.apply(); return nil },
 		"mount":     n.mount, // mount [NAME] on /srv and unmount all others
