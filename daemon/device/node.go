@@ -123,16 +123,15 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 }
 
 // disksBehind returns the block devices whose content can be accessed through a node. For a block device, the result is this
-// device. For a SCSI generic node, the result is the disk of the node.
+// device. For another SCSI node, the result is the disk of the node, or all disks of its host.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
 	case "block":
 		return []udev.Device{u}
 	case "scsi_generic", "bsg":
 		var disks []udev.Device
-		directory := h.Resolve(u.SysPath+"/device") + "/block"
-		for _, name := range h.Names(directory) {
-			disks = append(disks, udev.Device{Subsystem: "block", DevType: "disk", SysPath: directory + "/" + name})
+		for _, disk := range h.SCSIDisks(u.SysPath) {
+			disks = append(disks, udev.Device{Subsystem: "block", DevType: "disk", SysPath: disk})
 		}
 		return disks
 	}

@@ -24,6 +24,11 @@ func TestNode(t *testing.T) {
 	const partNode = "  /dev/sda1 = /dev/disk/by-id/ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF-part1"
 	subsystem := func(name string) []device.Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
 	node := func(name string) []device.Rule { return anyNode(map[string]string{"DEVNAME": name}) }
+	// The node of a UFS host, in the place of the node of a disk. Its device has no subsystem.
+	ufs := []string{
+		"target0:0:0/0:0:0:0/scsi_generic/sg0", "ufs-bsg0/bsg/ufs-bsg0", "N: sg0", "N: bsg/ufs-bsg0", "scsi_generic", "bsg",
+		"device=../../../0:0:0:0", "device=../../../ufs-bsg0",
+	}
 	testSights(t, []sight{
 		{name: "serial adapters", recording: "node-serial", rules: anyNode(nil), want: `
 			node-FTDI_FT232R_USB_UART_A50285BI-if00 "FT232R USB UART"
@@ -64,17 +69,21 @@ func TestNode(t *testing.T) {
 			node-sg0
 			  held back: not empty: partitions (sda1); offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
-		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
+		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"A: partition=1", "A: other=1"}, want: `
 			node-sg0
 			  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
-		{name: "the other way to it, by name, while nothing is on it", recording: "node-disk", rules: node("/dev/sg0"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
+		{name: "the other way to it, by name, while nothing is on it", recording: "node-disk", rules: node("/dev/sg0"), edits: []string{"A: partition=1", "A: other=1"}, want: `
 			node-sg0
 			  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
 		{name: "the other way to it, by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sg0")), want: `
 			node-sg0
 			  /dev/sg0`},
+		{name: "UFS host by name", recording: "node-disk", edits: ufs, rules: node("/dev/bsg/ufs-bsg0"), want: `
+			node-bsg-ufs-bsg0
+			  held back: not empty: partitions (sda1); offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
+			  /dev/bsg/ufs-bsg0`},
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
 			"  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},

@@ -23,7 +23,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -190,7 +189,7 @@ func (r *targets) scsi(dir string) {
 			switch kind, _, _ := strings.Cut(plugin, "_"); kind {
 			case "iblock": // iblock_show_configfs_dev_params
 				major, minor := textBetween(shown, "Major: ", " "), textBetween(shown, "Minor: ", " ")
-				if isNumber(major) && isNumber(minor) {
+				if IsNumbered(major, "") && IsNumbered(minor, "") {
 					r.exports = append(r.exports, export{by: by, number: major + ":" + minor})
 				} else {
 					r.add(by, r.text(place+"/udev_path"), noDisk)
@@ -213,7 +212,7 @@ func (r *targets) scsi(dir string) {
 // whole SCSI host, only the name of the plugin shows the host number.
 func scsiAddress(plugin, shown string) string {
 	host := textBetween(shown, "Host ID: ", "\n")
-	if !isNumber(host) {
+	if !IsNumbered(host, "") {
 		_, host, _ = strings.Cut(plugin, "_")
 	}
 	return strings.Join([]string{host, textBetween(shown, "Channel ID: ", " "), textBetween(shown, "Target ID: ", " "), textBetween(shown, "LUN: ", " ")}, ":")
@@ -224,7 +223,7 @@ func scsiAddress(plugin, shown string) string {
 // metalplug assumes that the object may be a disk.
 func (r *targets) regular(place, shown string) bool {
 	size := textBetween(shown, "  Size: ", " ")
-	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
+	return IsNumbered(size, "") && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
 }
 
 // usb finds mass storage that this host provides to another host (Documentation/ABI/testing/configfs-usb-gadget-mass-storage).
@@ -233,11 +232,10 @@ func (r *targets) usb(dir string) {
 	for _, gadget := range r.dirs(dir) {
 		for _, function := range r.dirs(dir + "/" + gadget + "/functions") {
 			place := dir + "/" + gadget + "/functions/" + function
-			if !strings.HasPrefix(function, "mass_storage.") {
-				continue
-			}
-			for _, lun := range r.dirs(place) { // "lun.0"
-				r.add("the USB gadget "+gadget, r.text(place+"/"+lun+"/file"), anyDisk)
+			if strings.HasPrefix(function, "mass_storage.") {
+				for _, lun := range r.dirs(place) { // "lun.0"
+					r.add("the USB gadget "+gadget, r.text(place+"/"+lun+"/file"), anyDisk)
+				}
 			}
 		}
 	}
@@ -303,11 +301,6 @@ func (r *targets) record(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err
 	}
-}
-
-func isNumber(text string) bool {
-	_, err := strconv.ParseUint(text, 10, 64)
-	return err == nil
 }
 
 // textBetween returns the part of a text between two markers, or "" if one of them is missing.

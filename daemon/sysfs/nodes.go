@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -100,10 +101,7 @@ func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 			add(path.Dir(sysPath))
 		}
 	case "scsi_generic", "bsg":
-		disks := t.Resolve(sysPath+"/device") + "/block"
-		for _, name := range t.Names(disks) {
-			add(disks + "/" + name)
-		}
+		add(t.SCSIDisks(sysPath)...)
 	}
 	for _, p := range slices.Clone(all) {
 		add(nvmeNodes(t, p)...)
@@ -129,6 +127,22 @@ func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 		}
 	}
 	return all, twins
+}
+
+// SCSIDisks returns the disks that accept commands from the scsi_generic or bsg node at sysPath. The node of a SCSI device leads
+// to one disk at most. The node of a SCSI host leads to all disks of this host. The device of a UFS node has no subsystem, and its
+// parent is the host (ufs_bsg_probe in drivers/ufs/core/ufs_bsg.c).
+func (t *Tree) SCSIDisks(sysPath string) (disks []string) {
+	above := t.Resolve(sysPath + "/device")
+	if t.Link(above, "subsystem") != "scsi" {
+		above = path.Dir(above)
+	}
+	for _, name := range t.Names("/sys/block") {
+		if p := t.Resolve("/sys/block/" + name); strings.HasPrefix(p, above+"/") {
+			disks = append(disks, p)
+		}
+	}
+	return disks
 }
 
 // twinsOf returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an

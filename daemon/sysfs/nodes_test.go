@@ -50,13 +50,14 @@ func TestNodes(t *testing.T) {
 		// A controller without a subsystem, as in an old kernel, and a SCSI disk.
 		nvme + "nvme7/nvme7n1": "block",
 		scsi + "block/sda":     "block", scsi + "block/sda/sda1": "block", scsi + "block/sda/sda2": "block", scsi + "scsi_generic/sg0": "scsi_generic", scsi + "bsg/0:0:0:0": "bsg",
-		"/sys/devices/virtual/mem/null": "mem",
+		"/sys/devices/virtual/mem/null": "mem", pci + "ata1/0:0:0:0": "scsi",
 	} {
 		link(path+"/subsystem", "../class/"+class)
 		if strings.Contains(path, "c5n1") || strings.Contains(path, "c6n1") {
 			write(path+"/hidden", "1\n")
 		}
 	}
+	link("/sys/block/sda", filepath.Join(root, scsi, "block/sda"))
 	write(nvme+"nvme4/nvme3n2/nvme3n2p1/partition", "1\n")
 	write(scsi+"block/sda/sda1/partition", "1\n")
 	write(scsi+"block/sda/sda2/partition", "2\n")
