@@ -39,10 +39,7 @@ func (h *host) checkSelected(r Request) error {
 	if err != nil {
 		return err
 	}
-	if err := checkMethod(settings, resource, sighting, r); err != nil {
-		return err
-	}
-	return checkScrub(settings, resource, sighting, r)
+	return cmp.Or(checkMethod(settings, resource, sighting, r), checkScrub(settings, resource, sighting, r))
 }
 
 // sightingOf returns the sighting of a device if the resource selects the device.

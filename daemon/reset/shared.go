@@ -116,13 +116,10 @@ func (d drive) checkReservations(ns namespace) error {
 		return err
 	}
 	foreign, err := d.foreignRegistrants(report, entry)
-	switch {
-	case err != nil:
-		return err
-	case len(foreign) > 0:
-		return errorf(Busy, "%s is reserved: other hosts are registered with namespace %d (controllers: %s); release it there", d.Name(), ns.nsid, strings.Join(foreign, ", "))
+	if err == nil && len(foreign) > 0 {
+		err = errorf(Busy, "%s is reserved: other hosts are registered with namespace %d (controllers: %s); release it there", d.Name(), ns.nsid, strings.Join(foreign, ", "))
 	}
-	return nil
+	return err
 }
 
 // reservations requests the Reservation Report. Like nvme_pr_resv_report, it uses the format that matches the size of the
