@@ -25,10 +25,7 @@ func TestNode(t *testing.T) {
 	subsystem := func(name string) []device.Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
 	node := func(name string) []device.Rule { return anyNode(map[string]string{"DEVNAME": name}) }
 	// The node of a UFS host, in the place of the node of a disk. Its device has no subsystem.
-	ufs := []string{
-		"target0:0:0/0:0:0:0/scsi_generic/sg0", "ufs-bsg0/bsg/ufs-bsg0", "N: sg0", "N: bsg/ufs-bsg0", "scsi_generic", "bsg",
-		"device=../../../0:0:0:0", "device=../../../ufs-bsg0",
-	}
+	ufs := []string{"target0:0:0/0:0:0:0/scsi_generic/sg0", "ufs-bsg0/bsg/ufs-bsg0", "N: sg0", "N: bsg/ufs-bsg0", "scsi_generic", "bsg", "../0:0:0:0", "../ufs-bsg0"}
 	testSights(t, []sight{
 		{name: "serial adapters", recording: "node-serial", rules: anyNode(nil), want: `
 			node-FTDI_FT232R_USB_UART_A50285BI-if00 "FT232R USB UART"

@@ -73,14 +73,12 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
-	r.stop()
-	r.stop = func() {}
+	r.end()
 	r = start(t, udevtest.New(t, ""), state)
 	if got, want := r.standing(cordonedWidget), (standing{false, true, "cordoned: loose; not found since metalplugd started"}); got != want {
 		t.Errorf("without the hardware: %+v, want %+v", got, want)
 	}
-	r.stop()
-	r.stop = func() {}
+	r.end()
 	r = start(t, udevtest.New(t, widget("w1", "A")), state)
 	if got, want := r.standing(cordonedWidget), (standing{false, true, "cordoned: loose"}); got != want {
 		t.Errorf("in another place: %+v, want %+v", got, want)
@@ -96,8 +94,7 @@ func TestCordonIsSomebodys(t *testing.T) {
 		return snapshot.Find(cordonedWidget).Cordon
 	}
 	again := func(r *running) *running {
-		r.stop()
-		r.stop = func() {}
+		r.end()
 		return start(t, udevtest.New(t, widget("w0", "A")), state)
 	}
 	r := start(t, udevtest.New(t, widget("w0", "A")), state)
@@ -158,8 +155,7 @@ func TestCordonRefused(t *testing.T) {
 	if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	r.stop()
-	r.stop = func() {}
+	r.end()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if err := r.Cordon(ctx, cordonedWidget, api.Cordon{Reason: "x"}); err == nil {
@@ -194,8 +190,7 @@ func TestCordonAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		close(answer)
-		r.stop()
-		r.stop = func() {}
+		r.end()
 		r = start(t, m, state, settledSoon)
 		if !r.standing("node-B-w").cordoned {
 			t.Error("the other one, which may have been cordoned, is offered")

@@ -77,8 +77,7 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 					t.Errorf("the log is %q, wanted %q", log.String(), test.want)
 				}
 				close(slow)
-				r.stop()
-				r.stop = func() {}
+				r.end()
 			})
 		})
 	}

@@ -317,8 +317,7 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	r := start(t, m, dir, patient)
 	r.Allocated(map[string][]string{id: {id}}, "")
 	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held() })
-	r.stop()
-	r.stop = func() {}
+	r.end()
 	r = start(t, m, dir, patient)
 	r.offers("example.org/widget", id+" Healthy")
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
@@ -385,8 +384,7 @@ func TestAllocateIsOwed(t *testing.T) {
 				r := start(t, m, state)
 				r.Allocated(map[string][]string{id: {id}}, "7")
 				clock.Pass(time.Hour)
-				r.stop()
-				r.stop = func() {}
+				r.end()
 				m.Unplug("/sys/devices/virtual/widget/widget0")
 				r = start(t, m, state)
 				test.does(r)
@@ -492,8 +490,7 @@ func TestIdentitiesSurviveARestart(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
 	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
 	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held() })
-	r.stop()
-	r.stop = func() {}
+	r.end()
 
 	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
 	r.offers("example.org/widget", "node-A-widget Unhealthy (not found since metalplugd started), node-B-widget Healthy")
@@ -506,8 +503,7 @@ func TestIdentitiesSurviveARestart(t *testing.T) {
 func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-	r.stop()
-	r.stop = func() {}
+	r.end()
 
 	m := udevtest.New(t, "")
 	m.Plug(widget("widget0", "A"))
@@ -556,8 +552,7 @@ func TestNoLinkIsWrittenThrough(t *testing.T) {
 	}
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
 	r.offers("example.org/widget", "node-A-widget Healthy")
-	r.stop()
-	r.stop = func() {}
+	r.end()
 	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "precious" {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -670,8 +665,7 @@ func TestClassOfAReloadIsPolled(t *testing.T) {
 	m := udevtest.New(t, blank(1, "0011", ""))
 	r := start(t, m, "", func(o *inventory.Options) { o.Rules = rules[:1] })
 	t.Cleanup(func() { // runs after the inventory has stopped
-		r.stop()
-		r.stop = func() {}
+		r.end()
 		device.NVMe.Every = every
 	})
 	<-r.SetRules(rules, nil)

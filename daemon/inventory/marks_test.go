@@ -252,8 +252,7 @@ func TestNoPartOfSickHardwareIsHealthy(t *testing.T) {
 			r.until("all is as before", func(s *inventory.Snapshot) bool { return states(s) == before })
 			checked++
 		}
-		r.stop()
-		r.stop = func() {}
+		r.end()
 	}
 	if checked < 10 {
 		t.Errorf("only %d PCI functions", checked)

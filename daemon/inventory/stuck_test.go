@@ -97,8 +97,7 @@ func TestStopWhileALookHangs(t *testing.T) {
 		w.hang(t)
 		r.LookAgain("nvme-eui.0011")
 		synctest.Wait()
-		r.stop()
-		r.stop = func() {}
+		r.end()
 	})
 }
 
