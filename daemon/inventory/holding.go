@@ -49,9 +49,9 @@ func (e *entry) noteGiven() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the
-// pod, the container gets the same paths again. By then, they may lead to another device. A link whose name contains the
-// device's identity always leads to the right device.
+// moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the pod,
+// the container gets the same paths again. By then, they may lead to another device. A link whose name contains the device's
+// identity always leads to the right device.
 func (e *entry) moved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
@@ -59,9 +59,9 @@ func (e *entry) moved() bool {
 }
 
 // allocated records that pods are about to hold these devices. The leases change immediately. The next snapshot is published a
-// little later, so that the work for it does not delay the answer to the kubelet. The parameter asker identifies the kubelet
-// that called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that already has
-// the devices is about to start or restart.
+// little later, so that the work for it does not delay the answer to the kubelet. The parameter asker identifies the kubelet that
+// called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that already has the
+// devices is about to start or restart.
 func (a *allocations) allocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
 	var held []*entry
@@ -93,8 +93,8 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, asker *st
 	}
 }
 
-// closeAllocates records that the calls to Allocate from some kubelets have ended or will never get a result. The given
-// function selects these kubelets.
+// closeAllocates records that the calls to Allocate from some kubelets have ended or will never get a result. The given function
+// selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
 		if by(*e.OwedBy) {
@@ -122,8 +122,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// noteTenantGone records that no pod holds a device any more. It requests a new inspection, because an earlier inspection may
-// not show how the pod left the device.
+// noteTenantGone records that no pod holds a device any more. It requests a new inspection, because an earlier inspection may not
+// show how the pod left the device.
 func (a *allocations) noteTenantGone(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -132,10 +132,10 @@ func (a *allocations) noteTenantGone(e *entry) {
 	a.changed(e)
 }
 
-// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if an
-// allocated ID is missing from the list (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod
-// before it gives the device to the next pod. A checkpoint that is newer than a call to Allocate therefore names the pod of
-// this call. If the kubelet has restarted since the call, the call has either failed, or its result is in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if an allocated
+// ID is missing from the list (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
+// gives the device to the next pod. A checkpoint that is newer than a call to Allocate therefore names the pod of this call. If
+// the kubelet has restarted since the call, the call has either failed, or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	broken := make(map[string]bool) // the bundles that a member has just left
@@ -181,9 +181,9 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 }
 
 // listedByKubelet records that the kubelet lists a pod that holds a device. If the call to Allocate is recent, the kubelet will
-// still call PreStartContainer before it starts a container. Otherwise, the kubelet may have started a container while
-// metalplugd was not registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet
-// write the checkpoint.
+// still call PreStartContainer before it starts a container. Otherwise, the kubelet may have started a container while metalplugd
+// was not registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the
+// checkpoint.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.lastAllocated) <= a.Grace
 	switch {
@@ -220,9 +220,9 @@ func (e *entry) heldAsShares() bool {
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed the
-// device before, or must have finished the call to Allocate. The elapsed time proves nothing, because the kubelet may be
-// stopped for any length of time during the call. If pods hold a device under several IDs of shares, one listed share shows
-// nothing about the others.
+// device before, or must have finished the call to Allocate. The elapsed time proves nothing, because the kubelet may be stopped
+// for any length of time during the call. If pods hold a device under several IDs of shares, one listed share shows nothing about
+// the others.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.OwedBy != nil:
@@ -243,8 +243,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.heldAs = nil
 	f := a.facts(e)
-	// A device stays in the list if the only pending work is the check that no process has it open. Otherwise the device would
-	// leave the list and come back at once. In between, the kubelet might allocate it from the older list.
+	// A device stays in the list if the only pending work is the check that no process has it open. Otherwise the device would leave
+	// the list and come back at once. In between, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {

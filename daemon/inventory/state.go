@@ -41,8 +41,8 @@ type savedState struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"` // see [Options]
 	Health  fault.Record `json:"health"`
-	// Disks contains the evidence about disks by medium, including absent disks. A disk without evidence must be read
-	// completely before it is offered.
+	// Disks contains the evidence about disks by medium, including absent disks. A disk without evidence must be read completely
+	// before it is offered.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons contains the cordons by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
@@ -138,8 +138,8 @@ func (l *loop) restore() {
 // outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
 // identity, because another disk may have taken over its name or location. A fingerprint of data is required, because it shows
 // whether another machine has written to the disk. The fingerprint of a blank disk does not show this. If a pod could write to
-// the disk until the boot, there is no fingerprint. In that case, only the same pod may start a container with the disk after
-// the boot ([lease.Interrupted]).
+// the disk until the boot, there is no fingerprint. In that case, only the same pod may start a container with the disk after the
+// boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !device.LooksBlank(r.Fingerprint) && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }
@@ -178,9 +178,8 @@ func (l *loop) save() {
 	})
 }
 
-// record returns the record of a device. It omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While
-// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, the content of the disk is
-// unknown, and a disk that has appeared in between may be another one.
+// record returns the record of a device. It omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While metalplug works on a disk, the record describes the state that a crash would
+// leave. After a crash, the content of the disk is unknown, and a disk that has appeared in between may be another one.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
