@@ -198,7 +198,7 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 // several resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could
 // give a pod any device. Admin access gives the container only read permission for NVMe disks and for devices of the class
 // node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for a tenant's data.
-func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all api.Granted, devices []*inventory.Status, err error) {
+func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all api.Allocation, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
 	for _, id := range request.Devices {

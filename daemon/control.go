@@ -32,13 +32,13 @@ func (d *daemon) newControl() *control.Server {
 }
 
 // standing returns the registration states of all resources. A preview shows the resources as a kubelet would know them.
-func (d *daemon) standing() map[string]api.Standing {
+func (d *daemon) standing() map[string]api.Registration {
 	if d.preview == nil {
 		return d.endpoints.standing()
 	}
-	all := make(map[string]api.Standing)
+	all := make(map[string]api.Registration)
 	for _, r := range d.Config.Resources {
-		all[r.Name] = api.Standing{Registered: true, Connected: true}
+		all[r.Name] = api.Registration{Registered: true, Connected: true}
 	}
 	return all
 }

@@ -125,8 +125,8 @@ func (e *endpoints) announce() {
 }
 
 // standing returns the registration states of all resources, by the names of the resources.
-func (e *endpoints) standing() map[string]api.Standing {
-	all := make(map[string]api.Standing)
+func (e *endpoints) standing() map[string]api.Registration {
+	all := make(map[string]api.Registration)
 	for name, endpoint := range e.all() {
 		all[name] = endpoint.Status()
 	}

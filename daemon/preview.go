@@ -88,7 +88,7 @@ func (d *daemon) allocate(ctx context.Context, ready func()) error {
 		if ok && r.Serve == config.ServeDRA {
 			err = errors.New("DRA serves this resource; request its devices with a ResourceClaim")
 		} else if ok {
-			c.Granted, err = d.endpoint(r).Admit(c.Count, func(id string) bool { return pods[id] != nil })
+			c.Allocation, err = d.endpoint(r).Admit(c.Count, func(id string) bool { return pods[id] != nil })
 		}
 		if err != nil {
 			c.Error = fmt.Sprintf("allocate %d of %s: %v", c.Count, c.Resource, err)

@@ -359,7 +359,7 @@ func (s *story) post(name, act string, change api.Change) error {
 	if err != nil {
 		return err
 	}
-	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/"+act, change, new(api.Changed))
+	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/"+act, change, new(api.ChangedDevice))
 }
 
 func (s *story) cordon(words []string) error {

@@ -123,7 +123,7 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 		var errs []error
 		var held []string
 		for _, name := range names {
-			var d api.Changed
+			var d api.ChangedDevice
 			err := error(nil)
 			if may != nil {
 				name, err = may(cmd, name)
@@ -150,7 +150,7 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 }
 
 // changed describes a changed device in one line.
-func changed(d api.Changed) string {
+func changed(d api.ChangedDevice) string {
 	state := healthCell(d.Device).text
 	text := d.ID + ": " + state
 	if d.Reason != "" {
@@ -173,7 +173,7 @@ func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, 
 		return failed(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))
 	}
 	c.DryRun = true
-	var answer api.Changed
+	var answer api.ChangedDevice
 	err := o.client().Post(cmd.Context(), pathOf(d.ID)+"/"+cmd.Name(), c, &answer)
 	if err != nil || answer.Note != "" {
 		return failed(cmd.Name(), name, err)

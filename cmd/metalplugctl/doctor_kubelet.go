@@ -119,7 +119,7 @@ func (d *doctor) checkRegistration() (fine string) {
 // socket, and the doctor may run as another user. metalplugd therefore asks the kubelet (PodResources v1,
 // GetAllocatableResources). The two numbers may differ for some milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
-	var answer api.Counted
+	var answer api.KubeletCounts
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
 		d.warn("check that the kubelet is running, and that paths.pod_resources is its socket", "the kubelet does not answer: %v", err)
 		return ""

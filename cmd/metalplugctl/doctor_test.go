@@ -51,7 +51,7 @@ const (
 // soundMachine returns a node without a problem.
 func soundMachine() fixture {
 	resources := []api.Resource{{
-		Name: nvmeName, Class: "nvme", Shares: 1, Totals: api.Totals{Healthy: 1}, Standing: api.Standing{Registered: true, Connected: true},
+		Name: nvmeName, Class: "nvme", Shares: 1, Totals: api.Totals{Healthy: 1}, Registration: api.Registration{Registered: true, Connected: true},
 	}}
 	return fixture{
 		files: map[string]string{
@@ -466,7 +466,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
-			answers["/v1/kubelet"] = api.Counted{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
+			answers["/v1/kubelet"] = api.KubeletCounts{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
 		}
 		d.client.Socket = answering(t, answers)
 	}

@@ -14,7 +14,7 @@ import (
 // resource is not a fault of the node.
 func TestHeldBackIsShown(t *testing.T) {
 	const cause = "another plugin serves nvidia.com/gpu: the kubelet counts GPU-x"
-	r := api.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: api.Totals{Healthy: 2}, Standing: api.Standing{Held: cause}}
+	r := api.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: api.Totals{Healthy: 2}, Registration: api.Registration{Held: cause}}
 	status := api.Status{Ready: true, Resources: []api.Resource{r}, Devices: api.Totals{Healthy: 2}}
 	if !allWell(status) {
 		t.Error("status says that something is wrong")

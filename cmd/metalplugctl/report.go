@@ -114,7 +114,7 @@ func (b *bugReport) answers(ctx context.Context, c api.Client) {
 		b.hideUser(&status.Cordons[i].Cordon)
 	}
 	add("status.json", status, err)
-	var counted api.Counted
+	var counted api.KubeletCounts
 	err = c.Get(ctx, "/v1/kubelet", &counted)
 	add("kubelet.json", counted, err)
 }

@@ -57,7 +57,7 @@ func TestBundle(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "[[resource]]\nname = \"nvidia.com/gpu\"\nclass = \"gpu\"\n"+
 		"[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\nenv = { TOKEN = \"hunter2-and-more\", WHERE = \"{node}\" }\n")
 	change := api.Change{Reason: "ticket 4711", Login: "ann"}
-	if err := (api.Client{Socket: n.socket()}).Post(t.Context(), pathOf(lastDisk)+"/cordon", change, new(api.Changed)); err != nil {
+	if err := (api.Client{Socket: n.socket()}).Post(t.Context(), pathOf(lastDisk)+"/cordon", change, new(api.ChangedDevice)); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "report.tar.gz")

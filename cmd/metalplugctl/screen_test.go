@@ -73,7 +73,7 @@ func TestEventsOnOneLine(t *testing.T) {
 func TestAllWell(t *testing.T) {
 	sound := func() api.Status {
 		return api.Status{Ready: true, Resources: []api.Resource{
-			{Name: "t/r", Totals: api.Totals{Healthy: 1}, Standing: api.Standing{Connected: true}}, {Name: "t/none", Optional: true},
+			{Name: "t/r", Totals: api.Totals{Healthy: 1}, Registration: api.Registration{Connected: true}}, {Name: "t/none", Optional: true},
 		}}
 	}
 	for name, test := range map[string]struct {

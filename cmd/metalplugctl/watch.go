@@ -10,8 +10,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawPause is the minimum time between two redraws. A person cannot read faster.
-const redrawPause = 100 * time.Millisecond
+// redrawInterval is the minimum time between two redraws. A person cannot read faster.
+const redrawInterval = 100 * time.Millisecond
 
 // watchCommand redraws the list after each change. Each redraw requests the whole list, so the list is correct even if an event
 // was missed.
@@ -55,7 +55,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 		err := state()
 		select {
 		case <-cmd.Context().Done():
-		case <-time.After(redrawPause):
+		case <-time.After(redrawInterval):
 		}
 		return err
 	})

@@ -63,8 +63,8 @@ type Evidence struct {
 	Since time.Time `json:"since"` // when the disk was read or erased
 }
 
-// Reading shows how much metalplugd has read of the disks that are not proven to be unused yet.
-type Reading struct {
+// ReadProgress shows how much metalplugd has read of the disks that are not proven to be unused yet.
+type ReadProgress struct {
 	Disks   int `json:"disks"`
 	Percent int `json:"percent"` // percentage of all bytes on these disks that metalplugd has read
 }
@@ -81,7 +81,7 @@ type Resource struct {
 	Serve    string `json:"serve"`    // kubelet API, "plugin" or "dra"
 	Optional bool   `json:"optional"` // whether metalplugd registers the resource only after it has had a device
 	Capacity int    `json:"capacity"` // number of devices that the kubelet counts, including shares
-	Standing
+	Registration
 	Totals
 }
 
@@ -120,21 +120,21 @@ type Configuration struct {
 
 // Status is the state of metalplugd.
 type Status struct {
-	Version       string        `json:"version"`           // version of metalplugd
-	Started       time.Time     `json:"started"`           // when metalplugd started
-	Uptime        float64       `json:"uptimeSeconds"`     // time since the start in seconds
-	Preview       bool          `json:"preview,omitempty"` // whether this is a preview, without a kubelet
-	Source        string        `json:"source"`            // source of the devices: "udev" or "recording:FILE"
-	Ready         bool          `json:"ready"`             // whether the hardware has been inspected
-	Configuration Configuration `json:"configuration"`
-	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory for device plugins since the start
-	Devices       Totals        `json:"devices"`
-	Reading       *Reading      `json:"reading,omitempty"` // null if no disk is being read
-	Events        EventCounts   `json:"events"`
-	Resources     []Resource    `json:"resources"`
-	Cordons       []Cordoned    `json:"cordons"`             // sorted by resource and ID
-	Refused       []Refusal     `json:"refused"`             // the latest containers that did not get their devices, oldest first
-	Unwritten     []string      `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
+	Version       string           `json:"version"`           // version of metalplugd
+	Started       time.Time        `json:"started"`           // when metalplugd started
+	Uptime        float64          `json:"uptimeSeconds"`     // time since the start in seconds
+	Preview       bool             `json:"preview,omitempty"` // whether this is a preview, without a kubelet
+	Source        string           `json:"source"`            // source of the devices: "udev" or "recording:FILE"
+	Ready         bool             `json:"ready"`             // whether the hardware has been inspected
+	Configuration Configuration    `json:"configuration"`
+	DevicePlugins string           `json:"devicePlugins,omitempty"` // the kubelet's directory for device plugins since the start
+	Devices       Totals           `json:"devices"`
+	Reading       *ReadProgress    `json:"reading,omitempty"` // null if no disk is being read
+	Events        EventCounts      `json:"events"`
+	Resources     []Resource       `json:"resources"`
+	Cordons       []CordonedDevice `json:"cordons"`             // sorted by resource and ID
+	Refused       []Refusal        `json:"refused"`             // the latest containers that did not get their devices, oldest first
+	Unwritten     []string         `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
 }
 
 // Totals contains numbers of devices. It does not count the shares of a device.
@@ -171,8 +171,8 @@ type Refusal struct {
 	Reason   string    `json:"reason"`   // reason, as shown in the status of the pod
 }
 
-// Counted shows how many devices of each resource the kubelet counts.
-type Counted struct {
+// KubeletCounts shows how many devices of each resource the kubelet counts.
+type KubeletCounts struct {
 	Allocatable map[string]int `json:"allocatable"` // number of healthy devices, including shares
 	// Foreign maps a resource to an ID that the kubelet counts but metalplug does not offer.
 	Foreign map[string]string `json:"foreign,omitempty"`
@@ -208,8 +208,8 @@ type Pod struct {
 	Container string `json:"container"`
 }
 
-// Standing is the registration state of a resource.
-type Standing struct {
+// Registration is the registration state of a resource.
+type Registration struct {
 	Registered bool `json:"registered"` // whether the kubelet accepted the last registration
 	Connected  bool `json:"connected"`  // whether the kubelet's ListAndWatch stream is open
 	// Complaint says why the resource is not registered, in the same words as the log, or is empty.

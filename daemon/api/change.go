@@ -12,8 +12,8 @@ type Change struct {
 	Scrub string `json:"scrub,omitempty"`
 }
 
-// Changed is the state of a device after a change.
-type Changed struct {
+// ChangedDevice is the state of a device after a change.
+type ChangedDevice struct {
 	Device
 	Note string `json:"note,omitempty"` // why nothing was changed, or empty
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Cordoned describes a cordoned device.
-type Cordoned struct {
+// CordonedDevice describes a cordoned device.
+type CordonedDevice struct {
 	Device   string `json:"device"`
 	Resource string `json:"resource"` // empty if the device is not offered
 	Cordon

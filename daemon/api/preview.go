@@ -15,12 +15,12 @@ type Preview struct {
 type Container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`
-	Granted
+	Allocation
 	Error string `json:"error,omitempty"` // why the container gets no device, or empty
 }
 
-// Granted lists the devices, nodes and variables that a container gets.
-type Granted struct {
+// Allocation lists the devices, nodes and variables that a container gets.
+type Allocation struct {
 	Devices []string          `json:"devices"` // IDs of devices or of shares
 	Env     map[string]string `json:"env"`
 	Nodes   []GrantedNode     `json:"nodes"`

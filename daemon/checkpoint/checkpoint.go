@@ -26,8 +26,8 @@ const (
 	maxSize = 64 << 20
 )
 
-// Given is a share of a device that the kubelet has given to a container.
-type Given struct {
+// AllocatedShare is a share of a device that the kubelet has allocated to a container.
+type AllocatedShare struct {
 	*Entry
 	Node  int // NUMA node, or -1
 	Share string
@@ -46,7 +46,7 @@ type Entry struct {
 // Read returns the devices that containers hold according to the kubelet's checkpoint, and the time when the kubelet wrote the
 // checkpoint. The parameter dir is the kubelet's device plugin directory. If there is no checkpoint, Read returns no devices,
 // because no pod has ever held one.
-func Read(dir string) (all []Given, written time.Time, err error) {
+func Read(dir string) (all []AllocatedShare, written time.Time, err error) {
 	file := filepath.Join(dir, File)
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // without O_NONBLOCK, opening a pipe waits for a writer
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +84,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 				node = -1
 			}
 			for _, share := range shares {
-				all = append(all, Given{&entries[i], node, share})
+				all = append(all, AllocatedShare{&entries[i], node, share})
 			}
 		}
 	}

@@ -66,8 +66,8 @@ func wwidOf(t *device.Target) string {
 
 // reading returns how many disks metalplugd is reading, and what percentage of their bytes it has read. It returns nil if
 // metalplugd is reading no disk.
-func reading(snapshot *inventory.Snapshot) *api.Reading {
-	var r api.Reading
+func reading(snapshot *inventory.Snapshot) *api.ReadProgress {
+	var r api.ReadProgress
 	var read, size int64
 	for d := range snapshot.All() {
 		if d.Todo == verdict.ReadDisk {
@@ -98,7 +98,7 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 	for _, r := range s.Config.Load().Resources {
 		shown := api.Resource{
 			Name: r.Name, Class: r.Class, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional, Serve: cmp.Or(r.Serve, config.ServePlugin),
-			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Standing: standing[r.Name],
+			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Registration: standing[r.Name],
 		}
 		count(&shown.Totals, snapshot.Offer(r.Name))
 		for _, d := range snapshot.Others {
@@ -122,14 +122,14 @@ func (s *Server) Status() api.Status {
 	all := api.Status{
 		Version: s.Version, Preview: s.Preview, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
 		Ready: snapshot.Version > 0, Configuration: s.configuration(), DevicePlugins: c.Paths.DevicePlugins,
-		Resources: s.resources(snapshot), Cordons: []api.Cordoned{}, Unwritten: s.Unwritten(), Reading: reading(snapshot),
+		Resources: s.resources(snapshot), Cordons: []api.CordonedDevice{}, Unwritten: s.Unwritten(), Reading: reading(snapshot),
 		Events: api.EventCounts{
 			Counts: s.Inventory.Counts(), Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
 		},
 	}
 	for d := range snapshot.All() {
 		if d.Cordon != nil && len(d.Members) == 0 { // a bundle only repeats the cordon of its member
-			all.Cordons = append(all.Cordons, api.Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
+			all.Cordons = append(all.Cordons, api.CordonedDevice{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 	}
 	s.mu.Lock()

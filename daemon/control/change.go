@@ -60,7 +60,7 @@ func (s *Server) changing(change func(ctx context.Context, id string, c request)
 			if absent != nil { // an absent device can be cordoned too
 				d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
 			}
-			return api.Changed{Device: d, Note: note}, err
+			return api.ChangedDevice{Device: d, Note: note}, err
 		})
 	})
 }

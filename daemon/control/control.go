@@ -86,7 +86,7 @@ type Options struct {
 	Host      *device.Host // must have no helpers, because a request that only reads must not open a device node
 	Log       *slog.Logger
 
-	Standing func() map[string]api.Standing // registration state of each resource
+	Standing func() map[string]api.Registration // registration state of each resource
 	// Foreign returns, for each resource, an ID that the kubelet counts but metalplugd does not offer.
 	Foreign   func(counted map[string][]string) map[string]string
 	Unwritten func() []string // files that cannot be written, with the reasons

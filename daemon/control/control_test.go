@@ -73,8 +73,8 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	o := control.Options{
 		Version: "1.2", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log, Source: b.machine,
 		Config: new(atomic.Pointer[config.Config]), Unwritten: func() []string { return nil },
-		Standing: func() map[string]api.Standing {
-			return map[string]api.Standing{resource: {Registered: true, Connected: true}}
+		Standing: func() map[string]api.Registration {
+			return map[string]api.Registration{resource: {Registered: true, Connected: true}}
 		},
 	}
 	o.Config.Store(c)
@@ -182,11 +182,11 @@ func TestStatus(t *testing.T) {
 	}
 	got.Uptime, got.Started = 0, time.Time{}
 	want := api.Status{
-		Version: "1.2", Source: "udev", Ready: true, Devices: api.Totals{Healthy: 2}, Refused: []api.Refusal{}, Cordons: []api.Cordoned{},
+		Version: "1.2", Source: "udev", Ready: true, Devices: api.Totals{Healthy: 2}, Refused: []api.Refusal{}, Cordons: []api.CordonedDevice{},
 		Configuration: api.Configuration{Files: []string{}},
 		Resources: []api.Resource{{
 			Name: resource, Class: "node", Shares: 2, Serve: "plugin", Scrub: "zero", Capacity: 4,
-			Standing: api.Standing{Registered: true, Connected: true}, Totals: api.Totals{Healthy: 2},
+			Registration: api.Registration{Registered: true, Connected: true}, Totals: api.Totals{Healthy: 2},
 		}},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -280,7 +280,7 @@ func TestCordon(t *testing.T) {
 	if *d.Cordon != want || d.Cordon.Since.Before(before) || d.Cordon.Since.After(time.Now()) {
 		t.Errorf("%+v, want %+v", d.Cordon, want)
 	}
-	listed := []api.Cordoned{{Device: alpha, Resource: resource, Cordon: want}}
+	listed := []api.CordonedDevice{{Device: alpha, Resource: resource, Cordon: want}}
 	if s := get[api.Status](b, "/v1/status"); !reflect.DeepEqual(s.Cordons, listed) {
 		t.Errorf("%+v, want %+v", s.Cordons, listed)
 	}

@@ -79,7 +79,7 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 type follower struct {
 	*Server
 	snapshot  *inventory.Snapshot // the snapshot of the events that were sent last
-	standing  map[string]api.Standing
+	standing  map[string]api.Registration
 	reload    api.Configuration
 	changes   <-chan struct{} // closed when there is a new snapshot
 	resources <-chan struct{} // closed after any other change

@@ -66,8 +66,8 @@ func (s *stream) next(want string) {
 func TestEvents(t *testing.T) {
 	var connected atomic.Bool
 	b := start(t, widget("widget0", "A"), func(o *control.Options) {
-		o.Standing = func() map[string]api.Standing {
-			return map[string]api.Standing{resource: {Connected: connected.Load()}}
+		o.Standing = func() map[string]api.Registration {
+			return map[string]api.Registration{resource: {Connected: connected.Load()}}
 		}
 	})
 	s := b.follow()

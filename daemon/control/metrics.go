@@ -171,7 +171,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	if snapshot.Version == 0 { // before the first snapshot, zeros would be wrong
 		return
 	}
-	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.Reading{}).Disks))
+	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.ReadProgress{}).Disks))
 	others := make(map[string]int)
 	for _, c := range device.Classes {
 		others[c.Name] = 0

@@ -134,14 +134,14 @@ func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})
 	if errors.Is(err, kubelet.ErrNotCounted) {
-		send(w, api.Counted{Unknown: err.Error()})
+		send(w, api.KubeletCounts{Unknown: err.Error()})
 		return
 	}
 	if err != nil {
 		refuse(w, http.StatusBadGateway, err)
 		return
 	}
-	counted := api.Counted{Allocatable: make(map[string]int, len(ids)), Foreign: s.Foreign(ids)}
+	counted := api.KubeletCounts{Allocatable: make(map[string]int, len(ids)), Foreign: s.Foreign(ids)}
 	for resource, all := range ids {
 		counted.Allocatable[resource] = len(all)
 	}

@@ -214,17 +214,17 @@ func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 
 // Give returns what Allocate would give a container that uses these devices of a resource. The error says why the container
 // cannot have the devices.
-func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Granted, error) {
+func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Allocation, error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {
-		return api.Granted{}, err
+		return api.Allocation{}, err
 	}
 	return granted(ids(devices), answer), nil
 }
 
 // granted converts the answer for a container.
-func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Granted {
-	g := api.Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
+func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Allocation {
+	g := api.Allocation{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
 	for _, d := range answer.GetDevices() {
 		g.Nodes = append(g.Nodes, api.GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})
 	}
@@ -236,7 +236,7 @@ func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Gran
 
 // Admit allocates n devices of the resource to the container of a new pod, as the kubelet does when it admits the pod. The
 // endpoint need not run. The callback taken() reports whether an earlier pod holds a device or share.
-func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Granted, error) {
+func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Allocation, error) {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)
 	var free []string
@@ -246,14 +246,14 @@ func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Granted, error)
 		}
 	}
 	if len(free) < n {
-		return api.Granted{}, fmt.Errorf("too few healthy devices are free (%d)", len(free))
+		return api.Allocation{}, fmt.Errorf("too few healthy devices are free (%d)", len(free))
 	}
 	chosen := e.Resource.prefer(&places{}, offer, free, nil, n)
 	answer, err := service{Endpoint: e}.Allocate(context.Background(), &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: chosen}},
 	})
 	if err != nil {
-		return api.Granted{}, errors.New(status.Convert(err).Message())
+		return api.Allocation{}, errors.New(status.Convert(err).Message())
 	}
 	return granted(chosen, answer.GetContainerResponses()[0]), nil
 }

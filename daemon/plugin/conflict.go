@@ -228,8 +228,8 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 }
 
 func (c *conflict) setHeld(shows string) {
-	c.e.set(func(s *api.Standing) {
-		*s = api.Standing{Held: fmt.Sprintf("another plugin serves %s: %s", c.e.Resource.Name, shows)}
+	c.e.set(func(s *api.Registration) {
+		*s = api.Registration{Held: fmt.Sprintf("another plugin serves %s: %s", c.e.Resource.Name, shows)}
 	})
 }
 
@@ -304,7 +304,7 @@ func (c *conflict) release() time.Duration {
 func (c *conflict) notHeld() {
 	c.hold = nil
 	c.e.streams.mute(false)
-	c.e.set(func(s *api.Standing) { *s = api.Standing{} })
+	c.e.set(func(s *api.Registration) { *s = api.Registration{} })
 	c.e.Log.Info("resource no longer held back")
 }
 

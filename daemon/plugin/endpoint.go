@@ -101,7 +101,7 @@ type Endpoint struct {
 	Before time.Time
 
 	probe    liveness.Probe
-	status   atomic.Value // contains an [api.Standing]
+	status   atomic.Value // contains an [api.Registration]
 	server   *grpc.Server // serves each socket that the endpoint creates
 	streams  streams
 	conflict conflict
@@ -110,7 +110,7 @@ type Endpoint struct {
 }
 
 // Status returns the registration state of the endpoint.
-func (e *Endpoint) Status() api.Standing {
+func (e *Endpoint) Status() api.Registration {
 	s := e.lastStatus()
 	if s.Connected = s.Held == "" && e.streams.client() != nil; s.Connected {
 		s.Complaint = "" // a complaint about one kubelet does not apply to the next one
@@ -119,8 +119,8 @@ func (e *Endpoint) Status() api.Standing {
 }
 
 // lastStatus returns the status that Run set last.
-func (e *Endpoint) lastStatus() api.Standing {
-	s, _ := e.status.Load().(api.Standing)
+func (e *Endpoint) lastStatus() api.Registration {
+	s, _ := e.status.Load().(api.Registration)
 	return s
 }
 
@@ -251,7 +251,7 @@ func (e *Endpoint) complain(message string, err error) {
 	if complaint == e.lastStatus().Complaint {
 		return
 	}
-	e.set(func(s *api.Standing) { s.Complaint = complaint })
+	e.set(func(s *api.Registration) { s.Complaint = complaint })
 	level := slog.LevelWarn
 	if errors.Is(err, fs.ErrNotExist) {
 		level = slog.LevelInfo
@@ -262,7 +262,7 @@ func (e *Endpoint) complain(message string, err error) {
 // setRegistered records whether the kubelet knows the resource. If the kubelet knows the resource, setRegistered also clears
 // the complaint.
 func (e *Endpoint) setRegistered(registered bool) {
-	e.set(func(s *api.Standing) {
+	e.set(func(s *api.Registration) {
 		if s.Registered = registered; registered {
 			s.Complaint = ""
 		}
@@ -270,7 +270,7 @@ func (e *Endpoint) setRegistered(registered bool) {
 }
 
 // set changes the status. Only Run calls it.
-func (e *Endpoint) set(change func(*api.Standing)) {
+func (e *Endpoint) set(change func(*api.Registration)) {
 	s := e.lastStatus()
 	change(&s)
 	e.status.Store(s)

@@ -198,7 +198,7 @@ func (h *heldBench) storedNow() int {
 }
 
 // await waits until is returns true for the endpoint's status.
-func (h *heldBench) await(what string, is func(api.Standing) bool) {
+func (h *heldBench) await(what string, is func(api.Registration) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
 	for !is(h.endpoint.Status()) {
@@ -213,7 +213,7 @@ func (h *heldBench) await(what string, is func(api.Standing) bool) {
 // held waits until the resource is held back, or no longer held back.
 func (h *heldBench) held(want bool) {
 	h.t.Helper()
-	h.await(fmt.Sprintf("held back: %v", want), func(s api.Standing) bool { return (s.Held != "") == want })
+	h.await(fmt.Sprintf("held back: %v", want), func(s api.Registration) bool { return (s.Held != "") == want })
 }
 
 // other serves a plugin that makes no calls. end ends it like a crash.
@@ -322,7 +322,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.other("vendor.sock")
 	close(gate)
 	const want = "endpoint not registered: ask the kubelet which plugin serves example.org/widget: rejected by rate limit; "
-	h.await("a complaint", func(s api.Standing) bool { return strings.HasPrefix(s.Complaint, want) })
+	h.await("a complaint", func(s api.Registration) bool { return strings.HasPrefix(s.Complaint, want) })
 	if len(h.registered) > 0 {
 		t.Error("registered without asking")
 	}

@@ -62,7 +62,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if err := j.doOrder(ctx, scrub); err != nil {
 		switch {
 		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
-		case errors.Is(err, errUnkept):
+		case errors.Is(err, errUnsaved):
 			j.fail(err, lease.NoOrder)
 		default:
 			j.fail(fmt.Errorf("manual %s: %w", order, err), order)
@@ -193,7 +193,7 @@ func (j *job) eraseNow(ctx context.Context) error {
 	case err == nil:
 		j.Inventory.Recovered(j.Device.ID)
 		j.outcome.Event = lease.Cleared
-	case errors.Is(err, errUnkept):
+	case errors.Is(err, errUnsaved):
 		j.fail(err, lease.NoOrder) // the saved order remains, so metalplugd would repeat the erasure after a crash
 	default:
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {

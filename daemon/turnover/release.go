@@ -86,7 +86,7 @@ func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) e
 		return nil
 	}
 	if err := j.Inventory.Kept(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errUnkept, err)
+		return fmt.Errorf("%w: %w", errUnsaved, err)
 	}
 	return nil
 }

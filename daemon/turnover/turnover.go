@@ -29,8 +29,8 @@ var (
 	ErrBusy = errors.New("device busy")
 	// ErrUnfit means that metalplug cannot or must not do the work on the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept means that a disk was erased, but metalplug could not record the erasure in the state file.
-	errUnkept = errors.New("the erasure cannot be saved")
+	// errUnsaved means that a disk was erased, but metalplug could not record the erasure in the state file.
+	errUnsaved = errors.New("the erasure cannot be saved")
 )
 
 const (

@@ -23,7 +23,7 @@ const server = "gpu-server"
 // sysfs.
 func (b *bench) look() ([]result, error) {
 	all := recording.Bundled()
-	n := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == server })
+	n := slices.IndexFunc(all, func(r recording.BundledFile) bool { return r.Name == server })
 	if n < 0 {
 		return nil, fmt.Errorf("there is no recording %s", server)
 	}

@@ -37,7 +37,7 @@ type node struct {
 // system uses.
 func gpuServer() string {
 	all := recording.Bundled()
-	i := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == "gpu-server" })
+	i := slices.IndexFunc(all, func(r recording.BundledFile) bool { return r.Name == "gpu-server" })
 	return string(all[i].Text)
 }
 

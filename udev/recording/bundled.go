@@ -11,22 +11,22 @@ import (
 //go:embed bundled/*.umockdev
 var bundled embed.FS
 
-// Named is the text of a recording that comes with the program.
-type Named struct {
+// BundledFile is a recording that comes with the program.
+type BundledFile struct {
 	Name  string // name of the file without its extension, such as "nvme-blank"
 	Title string // title from the comment "title" at the start of the text
 	Text  []byte // text for [Parse]; the caller may modify it
 }
 
 // Bundled lists the recordings that come with the program, sorted by name.
-func Bundled() []Named {
+func Bundled() []BundledFile {
 	entries, _ := bundled.ReadDir("bundled") // reading embedded files cannot fail
-	list := make([]Named, len(entries))
+	list := make([]BundledFile, len(entries))
 	for i, entry := range entries {
 		text, _ := bundled.ReadFile(path.Join("bundled", entry.Name()))
 		first, _, _ := strings.Cut(string(text), "\n")
 		title, _ := strings.CutPrefix(first, "# title:")
-		list[i] = Named{strings.TrimSuffix(entry.Name(), ".umockdev"), strings.TrimSpace(title), text}
+		list[i] = BundledFile{strings.TrimSuffix(entry.Name(), ".umockdev"), strings.TrimSpace(title), text}
 	}
 	return list
 }
