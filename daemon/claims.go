@@ -198,16 +198,16 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 // several resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could
 // give a pod any device. Admin access gives the container only read permission for NVMe disks and for devices of the class
 // node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for a tenant's data.
-func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all api.Allocation, devices []*inventory.Status, err error) {
-	all.Env = make(map[string]string)
+func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (parts api.Allocation, devices []*inventory.Status, err error) {
+	parts.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
 	for _, id := range request.Devices {
 		s, err := c.inventory.Current(ctx, id)
 		if err != nil {
-			return all, nil, err
+			return parts, nil, err
 		}
 		if !s.Present || !request.Admin && !s.Claims.Ready(uid) {
-			return all, nil, fmt.Errorf("%s: %w, or the claim no longer has this device", id, device.ErrGone)
+			return parts, nil, fmt.Errorf("%s: %w, or the claim no longer has this device", id, device.ErrGone)
 		}
 		by[s.Resource], devices = append(by[s.Resource], s), append(devices, s)
 	}
@@ -222,16 +222,16 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 		}
 		g, err := plugin.Give(offer, c.host, by[r.Name])
 		if err != nil {
-			return all, nil, err
+			return parts, nil, err
 		}
-		all.Nodes, all.CDI = append(all.Nodes, g.Nodes...), append(all.CDI, g.CDI...)
-		maps.Copy(all.Env, g.Env)
+		parts.Nodes, parts.CDI = append(parts.Nodes, g.Nodes...), append(parts.CDI, g.CDI...)
+		maps.Copy(parts.Env, g.Env)
 		delete(by, r.Name)
 	}
 	for resource, devices := range by {
-		return all, nil, fmt.Errorf("%s: resource %s is not served through DRA", devices[0].Device.ID, resource)
+		return parts, nil, fmt.Errorf("%s: resource %s is not served through DRA", devices[0].Device.ID, resource)
 	}
-	return all, devices, nil
+	return parts, devices, nil
 }
 
 // byPlugin returns the current resources, but omits those that DRA will serve with the next configuration. The endpoints of the
