@@ -5,7 +5,10 @@ package daemon_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -131,6 +134,28 @@ func (s *story) prepareWaits(words []string) error {
 	}
 	close(s.helpers.slow)
 	return <-done
+}
+
+// prepareEnds prepares a claim, which must wait for slowWork. The claim is released while the request waits. When the client hangs
+// up, metalplugd must end the request without an answer.
+func (s *story) prepareEnds(words []string) error {
+	d, findErr := s.find(words[1])
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.client().Socket, Net: "unix"})
+	if err = errors.Join(findErr, err); err != nil {
+		return err
+	}
+	defer c.Close()
+	body := fmt.Sprintf(`{"requests": [{"name": "r", "devices": [%q]}]}`, d.ID)
+	fmt.Fprintf(c, "POST /v1/claims/%s/prepare HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", words[0], len(body), body)
+	_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("it did not wait: %w", err)
+	}
+	err = errors.Join(s.unprepare(words[:1]), c.CloseWrite(), c.SetReadDeadline(time.Now().Add(30*time.Second)))
+	if answer, readErr := io.ReadAll(c); readErr != nil || len(answer) > 0 {
+		err = errors.Join(err, readErr, fmt.Errorf("the answer is %q", answer))
+	}
+	return err
 }
 
 // unprepare releases a claim twice, because the kubelet may repeat its call.

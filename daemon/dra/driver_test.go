@@ -72,10 +72,8 @@ func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared,
 
 // newDriver returns a driver for the simulated metalplugd with the given socket.
 func newDriver(socket string) *driver {
-	d := &driver{
-		Options: Options{Node: "n1", Log: slog.New(slog.DiscardHandler), Used: make(chan struct{}, 1)},
-		client:  api.Client{Socket: socket},
-	}
+	o := Options{Node: "n1", Log: slog.New(slog.DiscardHandler), Used: make(chan struct{}, 1)}
+	d := &driver{Options: o, client: api.Client{Socket: socket}}
 	d.state.Store(&state{replaced: make(chan struct{})})
 	return d
 }
@@ -96,45 +94,30 @@ func prepared(t *testing.T, d *driver, c *resourceapi.ResourceClaim) kubeletplug
 	return all[c.UID]
 }
 
-func TestPrepare(t *testing.T) {
-	d := daemon(t, func(uid string, ask api.Claim) (api.Prepared, *api.Refused) {
-		if uid != "u1" || ask.Namespace != "ns" || ask.Name != "c1" || len(ask.Requests) != 1 || strings.Join(ask.Requests[0].Devices, " ") != "A_1 A_2" {
-			t.Errorf("metalplugd is asked for %s: %+v", uid, ask)
-		}
-		return api.Prepared{Requests: []api.PreparedRequest{{Name: "r", CDI: []string{"k=v"}}}}, nil
-	})
-	result := prepared(t, d, claim(
-		resourceapi.DeviceRequestAllocationResult{Driver: "other", Request: "x", Pool: "p", Device: "d"},
-		resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"},
-		resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-2"}))
-	if result.Err != nil || len(result.Devices) != 2 || len(result.Devices[0].CDIDeviceIDs) != 1 || len(result.Devices[1].CDIDeviceIDs) != 0 {
-		t.Errorf("the kubelet gets %+v", result)
-	}
-}
-
-// echo prepares each request with a CDI device that has its name.
-func echo(_ string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
+// echo prepares each request with a CDI device that has the content of the request as its name.
+func echo(uid string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
 	for _, r := range ask.Requests {
-		p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{fmt.Sprint("k=", r.Name, r.Devices, r.Admin)}})
+		p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{fmt.Sprintf("%s=%s/%s %+v", uid, ask.Namespace, ask.Name, r)}})
 	}
 	return p, nil
 }
 
 // Two requests of a claim, or one that asks for several, may get shares of the same device. A request with admin access is marked.
-func TestPrepareShares(t *testing.T) {
-	var results []resourceapi.DeviceRequestAllocationResult
-	for i, request := range []string{"r", "r", "q", "all"} {
+func TestPrepare(t *testing.T) {
+	results := []resourceapi.DeviceRequestAllocationResult{{Driver: "other", Request: "x", Pool: "p", Device: "d"}}
+	for i, request := range []string{"r", "r", "q", "all", "r"} {
 		id, admin := types.UID(fmt.Sprint(i)), request == "all"
 		results = append(results, resourceapi.DeviceRequestAllocationResult{
-			Driver: DriverName, Request: request, Pool: "n1", Device: "a-1", ShareID: &id, AdminAccess: &admin,
+			Driver: DriverName, Request: request, Pool: "n1", Device: fmt.Sprint("a-", 1+i/4), ShareID: &id, AdminAccess: &admin,
 		})
 	}
 	result := prepared(t, daemon(t, echo), claim(results...))
-	if result.Err != nil || len(result.Devices) != 4 {
+	want := []string{"[u1=ns/c1 {Name:r Devices:[A_1 A_2] Admin:false}]", "[]", "[u1=ns/c1 {Name:q Devices:[A_1] Admin:false}]", "[u1=ns/c1 {Name:all Devices:[A_1] Admin:true}]", "[]"}
+	if result.Err != nil || len(result.Devices) != len(want) {
 		t.Fatalf("the kubelet gets %+v", result)
 	}
-	for i, want := range []string{"[k=r[A_1] false]", "[]", "[k=q[A_1] false]", "[k=all[A_1] true]"} {
-		if d := result.Devices[i]; *d.ShareID != types.UID(fmt.Sprint(i)) || fmt.Sprint(d.CDIDeviceIDs) != want {
+	for i, d := range result.Devices {
+		if *d.ShareID != types.UID(fmt.Sprint(i)) || fmt.Sprint(d.CDIDeviceIDs) != want[i] {
 			t.Errorf("share %d has the ID %s and the devices %v", i, *d.ShareID, d.CDIDeviceIDs)
 		}
 	}
@@ -235,9 +218,6 @@ func TestNodeReplaced(t *testing.T) {
 	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
 	publishing(t, d)
 	first := <-created
-	if uid := first.OwnerReferences[0].UID; uid != "old" {
-		t.Fatalf("the slices belong to the Node %q", uid)
-	}
 	if err := kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "n1"); err != nil {
 		t.Fatal(err)
 	}
@@ -251,10 +231,7 @@ func TestNodeReplaced(t *testing.T) {
 	for problem := ""; !strings.Contains(problem, `nodes "n1" not found`); {
 		select {
 		case problem = <-notes:
-		case slice := <-created:
-			if uid := slice.OwnerReferences[0].UID; uid != "old" {
-				t.Fatalf("without a Node, the slices belong to the Node %q", uid)
-			}
+		case <-created:
 			collect()
 		}
 	}
@@ -271,14 +248,12 @@ func TestNodeReplaced(t *testing.T) {
 // If the watch is slow, metalplug-dra does not write a slice twice.
 func TestSlowWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-		kube.PrependWatchReactor("resourceslices", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
 		var creates atomic.Int64
-		kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			slice := a.(clienttesting.CreateActionImpl).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-			slice.Name, slice.ResourceVersion = fmt.Sprint(slice.GenerateName, creates.Add(1)), "1"
-			return true, slice, nil
+		kube := cluster(func(slice *resourceapi.ResourceSlice, _ bool) error {
+			slice.ResourceVersion = fmt.Sprint(creates.Add(1))
+			return nil
 		})
+		kube.PrependWatchReactor("resourceslices", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
 		d := newDriver("")
 		d.Kube = kube
 		pool := layout{}.place(nil).pool(state{})

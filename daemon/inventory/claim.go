@@ -23,24 +23,25 @@ var ErrClearing = errors.New(verdict.BeingCleared)
 // Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
 // already have some of the devices. All other devices in the call must be healthy and belong to a resource that is served through
 // DRA. Each of them must be free, or held by fewer claims than the resource has shares. The error may be [ErrUnknownDevice],
-// [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. After an error, the claim has only the
-// devices that it had before.
+// [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. Claim returns ErrClearing only if no
+// device is unsuitable. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	return i.ask(ctx, func(l *loop) error {
+		var refusal error
 		for _, id := range ids {
-			if err := l.claimable(id, claim.UID); err != nil {
-				return fmt.Errorf("%s: %w", id, err)
+			if err := l.claimable(id, claim.UID); err != nil && (refusal == nil || errors.Is(refusal, ErrClearing)) {
+				refusal = fmt.Errorf("%s: %w", id, err)
 			}
 		}
 		for _, id := range ids {
-			if e := l.entries[id]; !e.Claims.Has(claim.UID) {
+			if e := l.entries[id]; refusal == nil && !e.Claims.Has(claim.UID) {
 				e.noteGiven()
 				e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
 				e.work.givenSince = true                          // the flag matters if work for an earlier tenant is in progress
 				_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 			}
 		}
-		return nil
+		return refusal
 	})
 }
 

@@ -18,15 +18,12 @@ func (e *entry) number() string {
 	if e.sighting == nil || e.device.Udev == nil {
 		return ""
 	}
-	u, kind := e.device.Udev, "char"
+	u := e.device.Udev
 	major, minor := u.Properties.Value("MAJOR"), u.Properties.Value("MINOR")
-	switch {
-	case major == "" || minor == "":
+	if major == "" || minor == "" {
 		return ""
-	case u.Subsystem == "block":
-		kind = "block"
 	}
-	return kind + " " + major + ":" + minor
+	return map[bool]string{true: "block ", false: "char "}[u.Subsystem == "block"] + major + ":" + minor
 }
 
 // noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber deletes
