@@ -78,7 +78,7 @@ func holder(d api.Device) string {
 	switch {
 	case names != nil || !d.Held:
 		return firstOf(names)
-	case d.State == "released":
+	case d.State == "released", d.State == "free", d.State == "unproven": // see [api.Device.Held]
 		return "a pod that has ended"
 	}
 	return "a pod"

@@ -149,7 +149,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 
 // sameStatus reports whether a and b are the same for all readers of a snapshot.
 func sameStatus(a, b *Status) bool {
-	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon &&
+	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.Unrecorded == b.Unrecorded &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&
 		slices.Equal(a.HeldAs, b.HeldAs) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
