@@ -48,6 +48,7 @@ var attacks = map[string]func(args []string) error{
 	"role=moving":     moving,
 	"role=chain":      chain,
 	"role=relay":      relay,
+	"role=shuffle":    shuffle,
 	"role=exit":       func([]string) error { os.Exit(0); return nil },
 }
 
@@ -192,14 +193,16 @@ func vfork(args []string) error {
 	return errno
 }
 
-// chain moves itself into a cgroup, opens a node and starts a process, which does the same. Each process then ends
-// immediately.
+// chain moves itself into a cgroup, opens or maps a node and starts a process, which has the same files. Each process then ends
+// immediately, and so does the chain when the test no longer reads its output.
 func chain(args []string) error {
-	if err := errors.Join(os.WriteFile(args[0], []byte("0"), 0), open(args[1]), becomeNobody()); err != nil {
+	hold := map[string]func(string) error{"/dev/full": open, "/dev/zero": mapAndClose}[args[0]]
+	if err := errors.Join(os.WriteFile(args[1], []byte("0"), 0), hold(args[0]), becomeNobody()); err != nil {
 		return err
 	}
 	fmt.Println("ready")
-	for range 3000 {
+	for out, now := (unix.PollFd{Fd: 1}), (unix.Timespec{}); out.Revents == 0; {
+		syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&out)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 		pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 		if errno != 0 || pid != 0 {
 			syscall.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
@@ -209,11 +212,32 @@ func chain(args []string) error {
 	return nil
 }
 
-// relay moves itself into a cgroup and opens a node in a thread with its own descriptor table. The thread starts another thread,
-// which copies the table and does the same. The first thread then exits. Each thread first counts down from the third argument.
-// If there is a fourth argument, the thread-group leader exits.
+// shuffle continuously moves a node between two descriptors. The second argument is the number of descriptors between them. The
+// time between two moves grows with this number.
+func shuffle(args []string) error {
+	between, err := strconv.Atoi(args[1])
+	const low = 100
+	high := low + between + 1
+	for fd := low; fd < high; fd++ {
+		err = errors.Join(err, unix.Dup3(0, fd, 0))
+	}
+	node, openErr := unix.Open(args[0], unix.O_RDONLY, 0)
+	go func() {
+		for from, to := node, high; ; from, to = to, low+high-to {
+			for range 1000 * between {
+			}
+			unix.Dup3(from, to, 0)
+			unix.Close(from)
+		}
+	}()
+	return errors.Join(err, openErr, becomeNobody())
+}
+
+// relay opens a node in a thread with its own descriptor table. The thread starts another thread, which copies the table and does
+// the same. The first thread then exits. Each thread first counts down from the second argument. If there is a third argument, the
+// thread-group leader exits.
 func relay(args []string) error {
-	count, err := strconv.ParseUint(args[2], 10, 32)
+	count, err := strconv.ParseUint(args[1], 10, 32)
 	code := []byte{
 		0xb9, 0, 0, 0, 0, // again: mov ecx, count
 		0xff, 0xc9, 0x75, 0xfc, // dec ecx; jnz to dec
@@ -226,7 +250,7 @@ func relay(args []string) error {
 	binary.LittleEndian.PutUint32(code[1:], uint32(count))
 	binary.LittleEndian.PutUint32(code[10:], unix.CLONE_VM|unix.CLONE_SIGHAND|unix.CLONE_THREAD|unix.CLONE_FS)
 	page, mapErr := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err := errors.Join(err, mapErr, os.WriteFile(args[0], []byte("0"), 0), becomeNobody()); err != nil {
+	if err := errors.Join(err, mapErr, becomeNobody()); err != nil {
 		return err
 	}
 	copy(page, code)
@@ -234,10 +258,10 @@ func relay(args []string) error {
 	errs := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		errs <- errors.Join(unix.Unshare(unix.CLONE_FILES), open(args[1]))
+		errs <- errors.Join(unix.Unshare(unix.CLONE_FILES), open(args[0]))
 		(*(*func())(unsafe.Pointer(&start)))()
 	}()
-	if err := <-errs; err != nil || len(args) < 4 {
+	if err := <-errs; err != nil || len(args) < 3 {
 		return err
 	}
 	fmt.Println("ready")
@@ -521,10 +545,6 @@ func TestHoldersUnderAttack(t *testing.T) {
 			child(t, "forks")
 			return nil
 		}, full},
-		{"programs started in the own place", func(t *testing.T) []int {
-			pid, _ := child(t, "execs", "/dev/full")
-			return []int{pid}
-		}, full},
 		{"state D", func(t *testing.T) []int {
 			pid, _ := child(t, "vfork", "/dev/full")
 			awaitState(t, pid, "D")
@@ -623,56 +643,74 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 	}
 }
 
-// TestRealForkChain checks that a pod whose processes inherit a node from each other is named or counts as unread.
-func TestRealForkChain(t *testing.T) {
-	onHost(t)
-	r := realRoot(t, 1)
-	r.do("+kubepods", "+kubepods/pod"+uid)
-	procs := filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs")
-	child(t, "chain", procs, "/dev/full")
-	a, _ := asked(t)
-	left, err := os.ReadFile(procs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := slices.ContainsFunc(a.Holders, func(h cgroup.Holder) bool { return h.PodUID == uid })
-	t.Logf("named: %v, unread: %+v, still there: %q", named, a.Unread, left)
-	if !named && a.Err(uid) == nil && len(left) > 0 {
-		t.Errorf("the pod that has the node open is neither named nor unread: %+v", a)
-	}
-	for len(left) > 0 {
-		if left, err = os.ReadFile(procs); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// TestRelay checks that a pod whose threads hand a node from one to another is named or counts as unread.
-func TestRelay(t *testing.T) {
+// TestHiding checks that each search names a pod, or counts it as unread, while its processes hide an open or mapped node.
+func TestHiding(t *testing.T) {
 	onHost(t)
 	if runtime.GOARCH != "amd64" {
 		need.Lacks(t, "root", "the threads run machine code of amd64")
 	}
-	r := realRoot(t, 2)
-	r.do("+kubepods", "+kubepods/pod"+uid)
-	procs := filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs")
 	for name, args := range map[string][]string{
-		"as fast as possible":            {"1"},
-		"fast":                           {"100000"},
-		"slow":                           {"3000000"},
-		"as fast as possible, no leader": {"1", "exits"},
-		"fast, no leader":                {"100000", "exits"},
+		"threads, as fast as possible":            {"relay", "/dev/full", "1"},
+		"threads, slow":                           {"relay", "/dev/full", "3000000"},
+		"threads, as fast as possible, no leader": {"relay", "/dev/full", "1", "exits"},
+		"threads, fast, no leader":                {"relay", "/dev/full", "100000", "exits"},
+		"processes":                               {"chain", "/dev/full"},
+		"processes that map the node":             {"chain", "/dev/zero"},
+		"descriptors":                             {"shuffle", "/dev/full", "0"},
+		"descriptors with others between them":    {"shuffle", "/dev/full", "800"},
+		"programs":                                {"execs", "/dev/full"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			pid, _ := child(t, "relay", slices.Concat([]string{procs, "/dev/full"}, args)...)
-			for range 10 {
-				a, _ := asked(t)
-				unread := slices.ContainsFunc(a.Unread, func(u cgroup.Unread) bool { return u.PodUID == uid })
-				if len(leaders(a.Holders, pid)) == 0 && !unread {
-					t.Errorf("the pod that has the node open is neither named nor unread: %+v", a)
+		for version := 1 + strings.Count(args[0], "chain"); version <= 2; version++ { // version 1 does not show the pod of a process that exits
+			t.Run(fmt.Sprintf("%s, cgroup %d", name, version), func(t *testing.T) {
+				r := realRoot(t, version)
+				r.do("+kubepods", "+kubepods/pod"+uid)
+				procs := filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs")
+				t.Cleanup(func() {
+					for left := []byte("0"); len(left) > 0; {
+						left, _ = os.ReadFile(procs)
+					}
+				})
+				if args[0] == "chain" {
+					child(t, "chain", args[1], procs)
+				} else {
+					pid, _ := child(t, args[0], args[1:]...)
+					r.move(pid, "kubepods/pod"+uid)
 				}
-			}
-		})
+				for range 10 {
+					a, _ := cgroup.Holders("/proc", []cgroup.Number{full, zero}, 0)
+					if !strings.Contains(fmt.Sprint(a), uid) {
+						t.Errorf("the pod that holds the node is neither named nor unread: %+v", a)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestEndedProcess checks that a process of a pod that ends while it is being read is not unread, even if its list of threads
+// was not complete. It is unread if it still runs.
+func TestEndedProcess(t *testing.T) {
+	for after, unread := range map[string]bool{"gone": false, "zombie/stat": false, "running/stat": true} {
+		proc := newTree(t)
+		proc.write("zombie/stat", "7 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n")
+		proc.write("running/stat", "7 (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 1 0 0\n")
+		proc.process(7, "x", "S", 0, 2)
+		proc.write("7/cgroup", "0::/kubepods/poda/"+id1+"\n")
+		proc.link("7/task/7", "../..")
+		proc.write("7/task/a/x", "") // each directory counts as a thread
+		proc.write("7/task/b/x", "")
+		maps, stat, ended := filepath.Join(proc.dir, "7/maps"), filepath.Join(proc.dir, "7/stat"), make(chan error)
+		if err := errors.Join(os.Remove(maps), unix.Mkfifo(maps, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			pipe, err := os.OpenFile(maps, os.O_WRONLY, 0) // waits for the scan
+			ended <- errors.Join(err, os.Remove(maps), os.WriteFile(maps, nil, 0o600), os.Remove(stat), os.Symlink("../"+after, stat), pipe.Close())
+		}()
+		a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+		if err := errors.Join(err, <-ended); err != nil || (a.Err("a") != nil) != unread {
+			t.Errorf("%s: %+v, %v", after, a, err)
+		}
 	}
 }
 
@@ -1000,15 +1038,8 @@ func TestAskerIsLeftOut(t *testing.T) {
 	needsRoot(t)
 	asker, _ := child(t, "thread", "/dev/full")
 	other, _ := child(t, "open", "/dev/full")
-	a, err := cgroup.Holders(processes(t, other), []cgroup.Number{full}, asker)
-	if err != nil || len(leaders(a.Holders, other)) != 1 {
+	a, err := cgroup.Holders(processes(t, asker, other), []cgroup.Number{full}, asker)
+	if got := leaders(a.Holders, asker, other); err != nil || len(got) != 1 || got[0].PID != other {
 		t.Errorf("Holders = %+v, %v, want %d", a.Holders, err, other)
-	}
-	proc := newTree(t)
-	proc.link("1/fd/0", "/dev/null")
-	proc.process(7, "x", "S", 0, 1)
-	proc.link("7/fd/0", "/dev/null")
-	if a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 7); err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 1 {
-		t.Errorf("Holders = %+v, %v, want process 1", a.Holders, err)
 	}
 }

@@ -72,17 +72,13 @@ const (
 	textCharged     = 1 << 10
 )
 
-// mappingRounds limits how often the mappings of a process are read again. The process may move a mapping before the scan has
-// read the link. The scan then reads the mapping again.
-const mappingRounds = 32
-
 // readMappings finds the devices that a process has mapped, and adds them to the map "held". /proc/PID/maps shows the path and
 // the inode of each mapped file, but only the links in map_files lead to the number of the device (proc_pid_map_files(5)). A scan
 // inspects each file once, because most mapped files are libraries that many processes share. If the links to a listed file have
 // vanished, the process has moved or removed the mapping. In this case, the next round uses the new links, if there are any.
 func (r *scanner) readMappings(task string, held map[Number]bool) error {
 	var missed map[file]bool // nil means all files
-	for range mappingRounds {
+	for range passes {
 		var again map[file]bool
 		err := r.eachMapping(task, func(at addresses, f file) error {
 			if f.inode == 0 || f.device == r.memory || missed != nil && !missed[f] {
@@ -274,7 +270,7 @@ func ownMemory() (d device) {
 	}
 	defer unix.Munmap(page)
 	start := uint64(uintptr(unsafe.Pointer(&page[0])))
-	_ = new(scanner).eachMapping("/proc/self", func(at addresses, f file) error {
+	_ = (&scanner{owner: &owner{}}).eachMapping("/proc/self", func(at addresses, f file) error {
 		if at.from == start {
 			d = f.device
 		}
@@ -323,12 +319,9 @@ func (r *scanner) look(l link) (Number, file, error) {
 	}
 	f := file{device{st.Dev_major, st.Dev_minor}, st.Ino}
 	kind := st.Mode & unix.S_IFMT
-	if kind != unix.S_IFCHR && kind != unix.S_IFBLK {
-		return Number{}, f, nil
-	}
 	number := Number{Block: kind == unix.S_IFBLK, Major: st.Rdev_major, Minor: st.Rdev_minor}
-	if !r.wanted[number] {
-		return Number{}, f, nil
+	if kind != unix.S_IFCHR && kind != unix.S_IFBLK || !r.wanted[number] {
+		number = Number{}
 	}
 	return number, f, nil
 }

@@ -99,7 +99,8 @@ func (a Answer) Err(pods ...string) error {
 // separate process that may hang.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. If a pod
-// starts processes all the time, Holders adds the pod to [Answer].Unread. It never adds the host for this reason.
+// starts processes all the time, Holders adds the pod to [Answer].Unread. It never adds the host for this reason. Holders also
+// reads a process of a pod again until the process did not run in between, because it may move a descriptor to another number.
 //
 // The answer is a snapshot, because a process can pass a descriptor to another process during the search. Only a caller that
 // opens the device exclusively can exclude all other users. Holders does not find users in the kernel (mounts, swap, device

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,13 +43,6 @@ type scanner struct {
 	idleChecks int   // number of checks since steps last changed
 }
 
-// run finds the devices that the process holds. It returns false if the scan has abandoned the process in the meantime.
-func (r *scanner) run() bool {
-	held := make(map[Number]bool)
-	podUID, err := r.readProcess(held)
-	return r.add(r, podUID, held, err)
-}
-
 // stalled reports whether a call to the kernel has taken longer than r.patience. It must be called exactly once
 // in each check for progress.
 func (r *scanner) stalled() bool {
@@ -63,20 +58,18 @@ func (r *scanner) stalled() bool {
 func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
-	if isGone(err) || err == nil && p.kernel {
+	if isGone(err) || p.flags&pfKthread != 0 {
 		return podUID, nil
 	}
-	text, cgroupErr := readFile(dir + "/cgroup")
+	podUID, cgroupErr := r.readPod(dir)
 	if isGone(cgroupErr) {
 		return podUID, nil
 	}
-	podUID = podIn(string(text)) // treated as a process of the host if the text could not be read
-	r.steps.Add(1)
 	if podUID != "" && r.podUID == "" {
-		r.postpone(podUID, err == nil && p.zombie)
+		r.postpone(podUID, p.zombie())
 		return podUID, nil
 	}
-	if err == nil && p.zombie {
+	if p.zombie() {
 		return podUID, nil
 	}
 	if stop := r.admit(r, p.comm, podUID); stop != nil {
@@ -88,67 +81,101 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map "held". Most processes have
-// one descriptor table, but a thread may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the
-// others, the directory of the process shows no descriptors. Each thread has a directory in /proc too, but procfs does not list
-// these directories (proc_tid(5)).
+// readPod returns the UID of the pod that the scanner's process belongs to. It returns "" for a process of the host, or if the
+// cgroup cannot be read. In cgroup v1, the kernel shows "/" for a thread that exits (kernel/cgroup/cgroup.c, proc_cgroup_show).
+// In this case, readPod reads the cgroup of a running thread. If it finds only new threads that exit, the process is unread.
+func (r *scanner) readPod(dir string) (podUID string, err error) {
+	text, err := readFile(dir + "/cgroup")
+	lines, roots := bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(":/\n"))
+	if podUID = podIn(string(text)); podUID != "" || roots == 0 || roots < lines-1 { // the line of version 2 may show another path
+		return podUID, err
+	}
+	read := make(map[int]bool)
+	for range passes {
+		tids, complete, err := r.threads(dir)
+		for _, tid := range slices.Backward(tids) { // the newest thread comes first
+			if read[tid] {
+				continue
+			}
+			text, _ := readFile(filepath.Join(dir, "task", strconv.Itoa(tid), "cgroup"))
+			if podUID = podIn(string(text)); podUID != "" || readThread(dir, tid).running() {
+				return podUID, nil
+			}
+			read[tid], complete = true, false
+		}
+		if complete || err != nil {
+			return "", err
+		}
+	}
+	return "", errThreads
+}
+
+// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map "held". A process that runs
+// may move a descriptor or a mapping to a number or address that was already read, or pass it to a new thread. readFiles therefore
+// reads a process of a pod again until the process did not run during a pass. The pauses between the passes are random, so that
+// the process cannot follow them. A privileged pod needs no such tricks, and is read once. readFiles also reads a process again if
+// its list of threads is not complete.
 //
-// A thread may exit before its table is read, and a new thread may have a copy of that table. readFiles therefore lists the
-// threads again until all of them were read. It compares each thread with those that were read. In a pod, readFiles reads the
-// first thread each time, because a thread that calls execve(2) takes the place of the first thread.
-//
-// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). A process may have so
-// many threads that the list exceeds the memory limit of this program. Therefore, readFiles first counts the sorting as work for
-// the pod, and reads the list only if the pod is still within maxWork.
-func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err error) {
+// A process may have so many threads that the list exceeds the memory limit of this program. Therefore, readFiles first counts
+// the sorting of their tables as work for the pod, and reads the list only if the pod is still within maxWork.
+func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) error {
 	if threads > 1 {
 		if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 			return err
 		}
 	}
-	var tids, tables []int // tables has one thread for each descriptor table
-	read := make(map[int]bool)
-	complete := false
-	for round := 0; round < rounds && !complete; round++ {
-		if tids, complete, err = r.threads(dir); err != nil {
+	read, fresh := make(map[int]bool), true
+	for range passes {
+		start, used := time.Now(), r.cpuTime()
+		tids, complete, err := r.threads(dir)
+		if err == nil {
+			err = r.readThreads(dir, tids, held)
+		}
+		if err != nil {
 			return skipGone(err)
 		}
-		for _, tid := range tids {
-			first := tid == r.pid
-			if read[tid] && !(first && r.owner.pod) {
-				continue
-			}
-			complete = complete && read[tid]
-			at, shared := slices.BinarySearchFunc(tables, tid, r.compareTables)
-			if !shared || first {
-				if err := r.readDescriptors(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
-					return err
-				}
-			}
-			if !shared && len(tids) > 1 {
-				if r.owner.pod && !isRunning(dir, tid) { // the kernel may have shown no descriptors
-					read[tid] = first
-					continue
-				}
-				tables = slices.Insert(tables, at, tid)
-			}
-			read[tid] = true
+		// The kernel adds the time on a CPU to the CPU time of a process only at a timer tick or when the thread leaves the CPU
+		// (kernel/sched/cputime.c, thread_group_cputime).
+		busy := func(tid int) bool { return readThread(dir, tid).state == "R" }
+		if complete && (!r.owner.pod || !slices.ContainsFunc(tids, busy) && r.cpuTime() == used || r.privileged(r.pid)) {
+			return nil
 		}
+		fresh = !complete
+		for _, tid := range tids {
+			fresh, read[tid] = fresh || !read[tid], true
+		}
+		pause := unix.NsecToTimespec(int64(rand.N(max(1, min(time.Since(start), maxPause)))))
+		_ = unix.Nanosleep(&pause, nil) // time.Sleep would wake up only at whole milliseconds
 	}
-	// All threads share the same memory. If a thread has exited, its directory no longer shows the memory, even if other threads
-	// are still running.
+	if s, err := readStatus(dir); fresh && r.owner.pod && !isGone(err) && !s.zombie() { // a process that has ended holds nothing
+		return errThreads
+	}
+	return nil
+}
+
+// readThreads reads the descriptor tables of threads, and the memory of the process. Most processes have one table, but a thread
+// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the process
+// shows no descriptors. Each thread has a directory in /proc too, but procfs does not list these directories (proc_tid(5)). All
+// threads share the same memory. If a thread has exited, its directory shows no memory. A zombie has no descriptors, even if a
+// tracer keeps it, because a thread closes its files before it becomes a zombie (kernel/exit.c, do_exit).
+//
+// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate).
+func (r *scanner) readThreads(dir string, tids []int, held map[Number]bool) error {
+	var tables []int // one thread for each table
 	running := false
 	for _, tid := range tids {
-		if err := r.readMappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
-			return err
+		task := filepath.Join(r.proc, strconv.Itoa(tid))
+		if at, shared := slices.BinarySearchFunc(tables, tid, r.compareTables); !shared {
+			tables = slices.Insert(tables, at, tid)
+			if err := r.readDescriptors(task, held); err != nil {
+				return err
+			}
 		}
-		if running = len(tids) == 1 || isRunning(dir, tid); running {
-			break
-		}
-	}
-	if r.owner.pod && !(complete && running) {
-		if s, err := readStatus(dir); !isGone(err) && !s.zombie { // a process that has ended holds nothing
-			return errThreads
+		if !running {
+			if err := r.readMappings(task, held); err != nil {
+				return err
+			}
+			running = len(tids) == 1 || readThread(dir, tid).running()
 		}
 	}
 	return nil
@@ -163,70 +190,72 @@ func (r *scanner) threads(dir string) (tids []int, complete bool, err error) {
 		return []int{r.pid}, true, nil
 	}
 	tids, err = list(dir+"/task", r.charge)
-	if !slices.Contains(tids, r.pid) {
-		tids = append(tids, r.pid)
-	}
 	return tids, len(tids)+2 >= int(st.Nlink), err
 }
 
-// isRunning reports whether a thread of a process has not begun to exit. A running thread still has its descriptors and memory.
-func isRunning(dir string, tid int) bool {
-	s, err := readStatus(filepath.Join(dir, "task", strconv.Itoa(tid)))
-	return err == nil && !s.exiting
+// cpuTime returns the CPU time of the scanner's process. If the process has exited, the CPU time is zero. The clock of another
+// process is described in clock_getcpuclockid(3).
+func (r *scanner) cpuTime() int64 {
+	var used unix.Timespec
+	_ = unix.ClockGettime(int32(^r.pid<<3|2), &used) // CPUCLOCK_SCHED in include/linux/posix-timers.h
+	return used.Nano()
 }
 
 // charge adds work to the total for the processes of a pod. It returns errWork if the total exceeds maxWork.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
-	if r.owner == nil { // the process is the helper itself
-		return nil
-	}
 	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
 		return errWork
 	}
 	return nil
 }
 
-// status contains what the scanner must know about a process before it looks for devices that the process holds.
+// status contains what the scanner must know about a process or thread.
 type status struct {
-	comm    string
-	threads int
-	kernel  bool // a kernel thread, which has no files
-	exiting bool
-	zombie  bool // all threads have exited, and the files are closed
+	comm, state      string
+	threads, session int
+	flags            uint64
+}
+
+// zombie reports whether all threads have exited and the files are closed.
+func (s status) zombie() bool { return s.threads <= 1 && s.state == "Z" }
+
+// running reports whether a thread has not begun to exit. A running thread still has its descriptors and memory.
+func (s status) running() bool { return s.state != "" && s.flags&pfExiting == 0 }
+
+// readThread reads the status of a thread. If the thread no longer exists, the status is zero.
+func readThread(dir string, tid int) status {
+	s, _ := readStatus(filepath.Join(dir, "task", strconv.Itoa(tid)))
+	return s
 }
 
 const (
-	// PF_EXITING and PF_KTHREAD in include/linux/sched.h mark a thread that exits, and a kernel thread.
-	pfExiting = 0x00000004
-	pfKthread = 0x00200000
-	kcmpFiles = 2 // KCMP_FILES in include/uapi/linux/kcmp.h
+	// These flags in include/linux/sched.h mark a thread that exits, one that has not called execve(2), and a kernel thread.
+	pfExiting    = 0x00000004
+	pfForkNoExec = 0x00000040
+	pfKthread    = 0x00200000
+	kcmpFiles    = 2 // KCMP_FILES in include/uapi/linux/kcmp.h
 )
 
-// readStatus reads /proc/PID/stat (proc_pid_stat(5)). The file begins with PID (COMM) STATE. Field 9 contains the flags,
-// and field 20 contains the number of threads.
+// readStatus reads /proc/PID/stat (proc_pid_stat(5)). The file begins with PID (COMM) STATE. Field 6 contains the session, field 9
+// the flags, and field 20 the number of threads.
 func readStatus(dir string) (status, error) {
 	text, err := readFile(dir + "/stat")
 	if err != nil {
 		return status{}, err
 	}
 	from, to := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	if from < 0 || to < from {
-		return status{}, fmt.Errorf("read %s/stat: %q", dir, text)
-	}
 	fields := strings.Fields(string(text[to+1:]))
-	if len(fields) < 18 {
+	if from < 0 || to < from || len(fields) < 18 {
 		return status{}, fmt.Errorf("read %s/stat: %q", dir, text)
 	}
-	flags, err := strconv.ParseUint(fields[6], 10, 32)
+	session, err := strconv.Atoi(fields[3])
+	flags, flagsErr := strconv.ParseUint(fields[6], 10, 32)
 	threads, threadsErr := strconv.Atoi(fields[17])
-	if err := errors.Join(err, threadsErr); err != nil {
+	if err := errors.Join(err, flagsErr, threadsErr); err != nil {
 		return status{}, fmt.Errorf("read %s/stat: %w", dir, err)
 	}
-	return status{
-		comm: string(text[from+1 : to]), threads: threads,
-		kernel: flags&pfKthread != 0, exiting: flags&pfExiting != 0, zombie: threads <= 1 && fields[0] == "Z",
-	}, nil
+	return status{string(text[from+1 : to]), fields[0], threads, session, flags}, nil
 }
 
 // compareTables compares threads by their descriptor tables. Two tables that cannot be compared are treated as different, for
@@ -281,8 +310,6 @@ func eachName(fd descriptor, dir string, f func(names []string) error) error {
 		}
 	}
 }
-
-func uncharged(int) error { return nil }
 
 // descriptor is the descriptor of an open file or directory in procfs. An os.File would need twice as many system calls, mostly
 // for the poller.

@@ -3,7 +3,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -23,8 +22,8 @@ import (
 const (
 	// rounds is the maximum number of times that processes are listed. Each further round finds processes that were
 	// started during the previous round and inherited descriptors. A limit is necessary, because some nodes start
-	// processes all the time.
-	rounds = 8
+	// processes all the time. The files of one process are read at most "passes" times.
+	rounds, passes = 16, 32
 	// scanners is the number of processes that are read concurrently. While some readers are stuck in the kernel, up to
 	// maxScanners readers may run.
 	scanners, maxScanners = 4, 32
@@ -32,8 +31,8 @@ const (
 	// may wait for processes of pods, so that the rest remain for processes of the host. One pod can block only one thread. By
 	// default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of threads. The
-	// limit is about ten times the work for a large pod. This amount of work takes a second or two.
+	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of threads. Each
+	// pass counts. The limit is about ten times the work for a large pod. This amount of work takes a second or two.
 	maxWork = 1 << 19
 	// maxFiles limits the number of mapped files whose device numbers are stored. Each file takes about 40 bytes.
 	maxFiles = 1 << 17
@@ -42,6 +41,8 @@ const (
 	// patience is the maximum time that a system call about a process may take. The constant progressChecks says how often
 	// progress is checked during that time.
 	patience, progressChecks = time.Second, 4
+	// maxPause limits the time between two passes. It is less than the time patience.
+	maxPause = 100 * time.Millisecond
 )
 
 // initPIDNamespace is the host's PID namespace (PID_NS_INIT_INO in include/uapi/linux/nsfs.h, 0xEFFFFFFC).
@@ -63,6 +64,10 @@ type scan struct {
 
 	seen map[int]bool
 	late bool // set in all rounds except the first
+	// forks is set if new processes appeared in all rounds. Then a pod is unread if it has started processes since the first round.
+	// Such a process may have passed a descriptor to another process, and may have exited before the scan inspected it. The host
+	// is not unread for this reason, because processes of the host start and exit all the time on some nodes.
+	forks bool
 
 	mu      sync.Mutex
 	owners  map[string]*owner // keys are pod UIDs, and "" for the host
@@ -117,14 +122,14 @@ func (s *scan) run() error {
 			return err
 		}
 	}
-	s.markForkingPods()
+	s.forks = true
 	return nil
 }
 
 // round reads the processes that were not listed in an earlier round, and returns their number. It reads the processes of the
 // host first, so that only pods can exceed the limit on stuck threads.
 func (s *scan) round(n int) (found int, err error) {
-	pids, err := list(s.proc, uncharged)
+	pids, err := list(s.proc, func(int) error { return nil })
 	if err != nil {
 		return 0, err
 	}
@@ -142,20 +147,6 @@ func (s *scan) round(n int) (found int, err error) {
 	s.drain(all)
 	s.drain(s.pods)
 	return len(pids), nil
-}
-
-// markForkingPods is called after the last round. It marks a pod as unread if the pod has started processes since the first
-// round. Such a new process may have passed a descriptor to another process, and may have exited before the scan inspected it.
-// The host is never marked for this reason, because processes of the host start and exit all the time on some nodes.
-func (s *scan) markForkingPods() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range s.owners {
-		if o.pod && o.late {
-			o.unread++
-			o.cause = cmp.Or(o.cause, errForks.Error())
-		}
-	}
 }
 
 // reader is a goroutine that reads processes one after another.
@@ -217,7 +208,9 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 			now := &scanner{scan: r.scan, pid: pid, podUID: w.podUID, owner: r.owners[w.podUID], careful: r.remote}
 			r.current, r.rest = now, work{w.podUID, w.pids[i+1:]}
 			r.mu.Unlock()
-			if !now.run() {
+			held := make(map[Number]bool)
+			podUID, err := now.readProcess(held)
+			if !r.add(now, podUID, held, err) {
 				return
 			}
 		}
@@ -335,9 +328,11 @@ func (s *scan) answer() Answer {
 	defer s.mu.Unlock()
 	a := Answer{Holders: s.holders}
 	for podUID, o := range s.owners {
+		if s.forks && o.pod && o.late {
+			o.unread, o.cause = o.unread+1, cmp.Or(o.cause, errForks.Error())
+		}
 		if o.unread > 0 {
-			any := !o.pod || slices.ContainsFunc(o.pids, s.privileged)
-			a.Unread = append(a.Unread, Unread{PodUID: podUID, Any: any, Count: o.unread, Cause: o.cause})
+			a.Unread = append(a.Unread, Unread{podUID, !o.pod || slices.ContainsFunc(o.pids, s.privileged), o.unread, o.cause})
 		}
 	}
 	slices.SortFunc(a.Holders, func(h, o Holder) int {
@@ -375,9 +370,6 @@ func (s *scan) privileged(pid int) bool {
 	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// pfForkNoExec is PF_FORKNOEXEC in include/linux/sched.h. It marks a process that has not called execve(2).
-const pfForkNoExec = 0x40
-
 // isRunc reports whether a process of a pod is "runc init". This process has all capabilities until it executes the program of
 // the container. Before that, the CPU quota of the pod may stop this process. In runc 1.3, the first process is in the pod's
 // cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not
@@ -385,17 +377,13 @@ const pfForkNoExec = 0x40
 // the leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not answer, isRunc
 // returns false.
 func (s *scan) isRunc(pid int, dir string) bool {
-	text, _ := readFile(dir + "/stat")
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 of proc_pid_stat(5)
-	if len(fields) < 7 {
-		return false
-	}
-	if flags, err := strconv.ParseUint(fields[6], 10, 32); err == nil && flags&pfForkNoExec != 0 {
-		return true
+	p, err := readStatus(dir)
+	if err != nil || p.flags&pfForkNoExec != 0 {
+		return err == nil
 	}
 	host, hostErr := os.Readlink(filepath.Join(s.proc, "1/ns/mnt"))
 	own, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
-	return hostErr == nil && err == nil && own == host && fields[3] != strconv.Itoa(pid)
+	return hostErr == nil && err == nil && own == host && p.session != pid
 }
 
 // isGone reports whether an error means that a process or one of its descriptors no longer exists.
