@@ -326,9 +326,9 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless is called for a file that cannot be inspected. It returns true only if the file certainly does not keep a device in
-// use. The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a
-// file server.
+// harmless is called for a file that cannot be inspected. harmless returns true only if the file certainly does not keep a device
+// in use. The result comes from procfs and the kernel's own tables. The result does not depend on a file system, the SELinux
+// policy or a file server.
 func (r *scanner) harmless(l link) bool {
 	if isKernelObject(l) || r.cannotBeNode(l) {
 		return true

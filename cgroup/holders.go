@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// ErrIncomplete means that the answer may omit a process that holds a device, because not all processes could be inspected. A
+// ErrIncomplete means that the answer may omit a process that holds a device, because some processes could not be inspected. A
 // caller that needs a free device must assume that the device is in use.
 var ErrIncomplete = errors.New("not all processes could be inspected")
 
@@ -99,13 +99,14 @@ func (a Answer) Err(pods ...string) error {
 // separate process that may hang.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. If a pod
-// starts processes all the time, Holders adds the pod to [Answer].Unread. It never adds the host for this reason. Holders also
-// reads a process of a pod again until the process did not run in between, because it may move a descriptor to another number.
+// starts processes all the time, Holders adds the pod to [Answer].Unread. Holders never adds the host for this reason. Holders
+// also reads a process of a pod again until the process did not run in between, because this process may move a descriptor to
+// another number.
 //
 // The answer is a snapshot, because a process can pass a descriptor to another process during the search. Only a caller that
 // opens the device exclusively can exclude all other users. Holders does not find users in the kernel (mounts, swap, device
-// mapper, md, loop devices, nvmet). It does not find descriptors that are being sent over a socket (SCM_RIGHTS). If a file is
-// registered with io_uring, Holders does not find it after its descriptor is closed. Holders also does not find files that a
+// mapper, md, loop devices, nvmet). Holders does not find descriptors that are being sent over a socket (SCM_RIGHTS). If a file
+// is registered with io_uring, Holders does not find it after its descriptor is closed. Holders also does not find files that a
 // driver creates itself (DMA buffers, the device descriptors of VFIO, and queue pairs of an RDMA device that is gone).
 func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	s := newScan(proc, numbers, asker)

@@ -11,8 +11,8 @@ import (
 )
 
 // mounts lists the mounts of a process (proc_pid_mountinfo(5)). A value is true if an open file on the mount is certainly not a
-// device node. This is certain if the mount has the option nodev. A mount of a file server is treated as if it had nodev, because
-// the server may never answer a query about a file. Only root can mount a file server without nodev.
+// device node. The value is true if the mount has the option nodev. A mount of a file server is treated as if it had nodev,
+// because the server may never answer a query about a file. Only root can mount a file server without nodev.
 type mounts struct {
 	byID     map[int]bool
 	byDevice map[device]bool // true only if the value is true for all mounts of the device
@@ -24,8 +24,8 @@ var fileServers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// cannotBeNode returns true only if a link certainly does not lead to an open device node. This is certain for a kernel object,
-// and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the mount.
+// cannotBeNode returns true only if a link certainly does not lead to an open device node. cannotBeNode returns true for a kernel
+// object, and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the mount.
 func (r *scanner) cannotBeNode(l link) bool {
 	id := 0
 	if l.file == (file{}) {

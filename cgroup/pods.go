@@ -42,9 +42,10 @@ func Populated(root, podUID string) (bool, error) {
 // findPods maps the UID of each pod to the directories of its cgroups. The parameter root is the mount point of cgroups
 // ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
-// The kubelet creates a pod's cgroup before the first container starts. It removes the cgroup after the last process has exited,
-// even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver but containerd does not, the containers are in
-// other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in such containers, but findPods does not.
+// The kubelet creates a pod's cgroup before the first container starts. The kubelet removes the cgroup after the last process has
+// exited, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver but containerd does not, the
+// containers are in other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in such containers, but
+// findPods does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {

@@ -159,7 +159,7 @@ type reader struct {
 }
 
 // drain reads the processes in a queue, several at a time. If the kernel does not answer a reader within the time patience,
-// drain abandons the reader and its process. It starts two new readers in place of the abandoned one, because the processes of
+// drain abandons the reader and its process. drain starts two new readers in place of the abandoned one, because the processes of
 // many pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
@@ -263,8 +263,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
-// admit records the owner of the scanner's process. The owner may have changed since the process was listed. It returns an error
-// if the scan should read no more processes of that owner.
+// admit records the owner of the scanner's process. The owner may have changed since the process was listed. admit returns an
+// error if the scan should read no more processes of that owner.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,12 +370,12 @@ func (s *scan) privileged(pid int) bool {
 	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// isRunc reports whether a process of a pod is "runc init". This process has all capabilities until it executes the program of
-// the container. Before that, the CPU quota of the pod may stop this process. In runc 1.3, the first process is in the pod's
-// cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not
-// call execve(2) until then (libcontainer/nsenter/nsexec.c). A container's program is in the container's mount namespace. It is
-// the leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not answer, isRunc
-// returns false.
+// isRunc reports whether a process of a pod is "runc init". The process "runc init" has all capabilities until it executes the
+// program of the container. Before that, the CPU quota of the pod may stop this process. In runc 1.3, the first process is in the
+// pod's cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which
+// do not call execve(2) until then (libcontainer/nsenter/nsexec.c). A container's program is in the container's mount namespace.
+// This program is the leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not
+// answer, isRunc returns false.
 func (s *scan) isRunc(pid int, dir string) bool {
 	p, err := readStatus(dir)
 	if err != nil || p.flags&pfForkNoExec != 0 {

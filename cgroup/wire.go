@@ -36,8 +36,8 @@ func decodeRequest(message []byte) ([]Number, error) {
 }
 
 // encodeAnswer encodes an answer. If the answer is too large for one message, encodeAnswer keeps only one process for each pod
-// and device node. It also omits why processes could not be read. The reduced answer fits into one message even if the node runs
-// the maximum number of pods.
+// and device node. encodeAnswer also omits why processes could not be read. The reduced answer fits into one message even if the
+// node runs the maximum number of pods.
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {

@@ -22,10 +22,10 @@ var errOther = errors.New("another metalplugd uses this directory; stop it, or c
 
 // lockPaths locks the state directory and the kubelet's directory, so that no other instance of metalplugd can use them. Two
 // instances would overwrite each other's state or register the same resources. lockPaths creates the state directory if
-// necessary. It locks the directories themselves with flock(2). Unlike a lock file, a lock on a directory cannot be removed. It
-// also works if the other instance uses a path with a symbolic link. The kernel removes the locks when the process ends. If a
-// directory cannot be opened, lockPaths does not lock it. Without the state directory, the daemon works without a saved state.
-// Without the kubelet's directory, the daemon waits for the kubelet.
+// necessary. lockPaths locks the directories themselves with flock(2). Unlike a lock file, a lock on a directory cannot be
+// removed. Such a lock also works if the other instance uses a path with a symbolic link. The kernel removes the locks when the
+// process ends. If a directory cannot be opened, lockPaths does not lock it. Without the state directory, the daemon works
+// without a saved state. Without the kubelet's directory, the daemon waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File

@@ -17,7 +17,7 @@ type task struct {
 }
 
 // runTasks runs the tasks until ctx ends or a task ends. It calls allReady when all tasks have called ready. When one task ends,
-// runTasks stops the others and waits for them. It returns the error of the task that ended first.
+// runTasks stops the others and waits for them. runTasks returns the error of the task that ended first.
 func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

@@ -29,8 +29,9 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// If a loop does not answer, check again immediately. If the loop was only slow, the second check still succeeds before
-		// the service manager's timeout. If the loop is stuck, the error is logged before the service manager kills the daemon.
+		// If a loop does not answer, check again immediately. If the loop was slow but not stuck, the second check still succeeds
+		// before the service manager's timeout. If the loop is stuck, the error is logged before the service manager kills the
+		// daemon.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil

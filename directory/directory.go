@@ -56,7 +56,7 @@ func Name(e Event) string { return filepath.Clean(e.Name) }
 // Touched reports whether an event means more than a change to the mode or the times of a file.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
-// Moved reports whether a file or directory was created, removed or renamed, rather than only written.
+// Moved reports whether a file or directory was created, removed or renamed. A write to a file does not count.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
 // rearm adds the watches for dir. If a missing directory is created just before rearm watches its parent, there is no event. In

@@ -82,8 +82,8 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 }
 
 // addWatch watches udevd's cgroup if the cgroup exists. Otherwise, it watches the directory where the cgroup will appear. If the
-// kernel allows no more watches, listen does not notice when udevd ends. It still checks at regular intervals whether udevd is
-// running again.
+// kernel allows no more watches, listen does not notice when udevd ends. listen still checks at regular intervals whether udevd
+// is running again.
 func (w *udevdWatch) addWatch() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
 	for range 2 { // the cgroup may appear before the directory above it is watched

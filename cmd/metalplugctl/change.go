@@ -111,9 +111,9 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 }
 
 // changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter "may" is
-// a function. It returns the ID of a named device, or an error if the device must not be changed. If the parameter is nil,
-// metalplugd resolves the name. After a device that cannot be changed, the command continues with the next one. It stops if
-// metalplugd does not answer.
+// a function that returns the ID of a named device, or an error if the device must not be changed. If the parameter is nil,
+// metalplugd resolves the name. After a device that cannot be changed, the command continues with the next one. The command stops
+// if metalplugd does not answer.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs

@@ -20,7 +20,7 @@ import (
 )
 
 // checkCommand reads the configuration as metalplugd does, and reports all errors. If a unit or device is missing, the command
-// only warns, because the file may be for another node.
+// prints a warning and no error, because the file may be for another node.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{

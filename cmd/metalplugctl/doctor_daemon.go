@@ -175,8 +175,8 @@ func (d *doctor) checkUnits() (fine string) {
 
 // checkDevices checks the health of the devices. It does not report a built-in resource that has no device, because most nodes
 // lack some kinds of hardware, such as FPGAs. It reports a cordoned device, because an operator may have forgotten the cordon.
-// If several devices have the same problem, there is only one finding. It names one of these devices and says how many others
-// there are.
+// If several devices have the same problem, there is only one finding. This finding names one of these devices and the number of
+// the other devices.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {

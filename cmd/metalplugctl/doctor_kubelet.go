@@ -30,8 +30,8 @@ const (
 )
 
 // checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and creates
-// the socket at each start. It does not remove the socket when it exits, so only a registration proves that a kubelet is
-// running.
+// the socket at each start. The kubelet does not remove the socket when the kubelet exits, so only a registration proves that a
+// kubelet is running.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")

@@ -20,7 +20,8 @@ var pciClasses = []struct{ class, what string }{
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
 // checkDrivers finds hardware without a driver. metalplugd may not list such hardware, because some classes recognise a
-// device only by its driver. checkDrivers only warns, because the hardware may be intended for a virtual machine.
+// device only by its driver. checkDrivers reports a warning and no error, because the hardware may be intended for a virtual
+// machine.
 func (d *doctor) checkDrivers() (fine string) {
 	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // Glob fails only for an invalid pattern
 	for _, name := range names {

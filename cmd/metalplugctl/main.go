@@ -2,9 +2,9 @@
 
 // Command metalplugctl inspects and controls metalplugd.
 //
-// It gets its data from the control socket, from files, and from systemctl and journalctl. Four rules apply to all commands.
-// Results go to standard output, as a table or as JSON. Errors go to standard error, with a remedy at the end. The exit code
-// shows whether the error is in the command line or comes from metalplugd. Only cordon, uncordon, adopt and reset change the
+// metalplugctl gets its data from the control socket, from files, and from systemctl and journalctl. Four rules apply to all
+// commands. Results go to standard output, as a table or as JSON. Errors go to standard error, with a remedy at the end. The exit
+// code shows whether the error is in the command line or comes from metalplugd. Only cordon, uncordon, adopt and reset change the
 // node, and metalplugd makes the change.
 package main
 

@@ -18,7 +18,7 @@ type drawing struct {
 	y     int // vertical position of the next element
 }
 
-// These are lengths in a picture, in pixels.
+// These constants are lengths in a picture, in pixels.
 const (
 	margin    = 16
 	boxWidth  = 330

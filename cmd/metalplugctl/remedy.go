@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// These are remedies for a resource that is not registered. In other states, the reason contains the remedy.
+// These texts are remedies for a resource that is not registered. In other states, the reason contains the remedy.
 const (
 	// restartRemedy is the remedy for settings that take effect only at a restart.
 	restartRemedy     = "systemctl restart metalplugd"

@@ -69,7 +69,7 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
 // configuration adds a configuration file. It masks the values of env, because they may be passwords. If a value is written
-// with escape sequences, configuration may not find the value in the text. It omits the file in that case.
+// with escape sequences, configuration may not find the value in the text. In that case, configuration omits the file.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))

@@ -75,7 +75,7 @@ func show(out io.Writer, output string, compact bool, state any, table func(*scr
 	return err
 }
 
-// terminalSize returns the number of columns and rows of the terminal that out writes to. Both are 0 if out is not a
+// terminalSize returns the number of columns and rows of the terminal that out writes to. Both numbers are 0 if out is not a
 // terminal.
 func terminalSize(out io.Writer) (width, height int) {
 	f, ok := out.(*os.File)

@@ -32,8 +32,8 @@ type view struct {
 // maxNotes is the maximum number of notes on the screen.
 const maxNotes = 3
 
-// The view uses these control sequences (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen, turn off
-// the cursor and line wrapping, move the cursor (CUP) and clear text (EL, ED).
+// The view uses these control sequences (xterm's ctlseqs, "DEC Private Mode Set"). These sequences switch to the alternate
+// screen, turn off the cursor and line wrapping, move the cursor (CUP) and clear text (EL, ED).
 const (
 	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"

@@ -75,8 +75,8 @@ func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) 
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer. If err is not nil, decode returns err instead. It rejects an answer that sets no field, because every
-// answer from metalplugd sets a field. An example is the answer {} from another program.
+// decode decodes an answer. If err is not nil, decode returns err instead. decode rejects an answer that sets no field, because
+// every answer from metalplugd sets a field. An example is the answer {} from another program.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ type Entry struct {
 // entry has a few hundred bytes.
 const queueSize = 4096
 
-// Log writes the audit file. Its methods are safe for concurrent use. They do nothing if the Log is nil.
+// Log writes the audit file. The methods of a Log are safe for concurrent use. The methods do nothing if the Log is nil.
 type Log struct {
 	log  *slog.Logger
 	file file

@@ -23,7 +23,7 @@ const (
 )
 
 // writeAll writes entries from the queue to the file until the log is closed. While the file cannot be written, writeAll tries
-// again after each retryInterval. It then takes further entries from the queue, until it has queueSize entries.
+// again after each retryInterval. writeAll then takes further entries from the queue, until it has queueSize entries.
 func (l *Log) writeAll() {
 	defer close(l.closed)
 	var entries []Entry // entries to write

@@ -111,7 +111,8 @@ func (s *Specs) Update() (ok bool) {
 // does not log the error again.
 func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 	nodes := make(map[string][]*specs.DeviceNode)
-	// The file includes Unhealthy devices. It omits absent devices, because another device may now have their device numbers.
+	// The file includes Unhealthy devices. The file omits absent devices, because another device may now have their device
+	// numbers.
 	for _, d := range slices.Concat(offer.Devices, offer.Members) {
 		if found := s.nodes(sp.resource, d); len(found) > 0 {
 			nodes[d.Device.ID] = found

@@ -106,7 +106,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
 			request, id, _ := strings.Cut(d.Name, ":")
 			now := snapshot.Find(id)
-			if now == nil { // an entry without nodes only sets the variables of a request, and stays
+			if now == nil { // an entry without nodes sets the variables of a request, and stays
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
 			if !strings.HasSuffix(request, adminSuffix) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {

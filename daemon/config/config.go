@@ -145,7 +145,7 @@ type Resource struct {
 }
 
 // Yields reports whether the resource is held back while another plugin serves its name. A resource with a built-in name
-// yields, because a vendor's plugin may have used this name before metalplug was installed. It yields even if a file
+// yields, because a vendor's plugin may have used this name before metalplug was installed. Such a resource yields even if a file
 // overrides keys of the resource. Any other resource does not yield, because the operator chose its name. A resource with
 // takeover never yields.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }

@@ -128,7 +128,7 @@ func (s *Server) Status() api.Status {
 		},
 	}
 	for d := range snapshot.All() {
-		if d.Cordon != nil && len(d.Members) == 0 { // a bundle only repeats the cordon of its member
+		if d.Cordon != nil && len(d.Members) == 0 { // the cordon of a bundle is the cordon of its member
 			all.Cordons = append(all.Cordons, api.CordonedDevice{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 	}

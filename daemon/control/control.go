@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package control serves the control socket. The socket shows the state and the events of metalplugd, and lets an
-// operator change devices. It uses JSON over HTTP/1.1 on a unix socket.
+// operator change devices. The protocol is JSON over HTTP/1.1 on a unix socket.
 //
 // Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change
 // devices. No client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same
-// time. It takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It
-// queues no events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client that
-// reads slowly gets fewer and later events. An additional event reports this.
+// time. The server takes each answer from an immutable snapshot. The server disconnects a client that neither sends nor reads in
+// time. The server queues no events. A client that follows the events gets the changes since the last snapshot that was sent to
+// it. A client that reads slowly gets fewer and later events. An additional event reports that events are missing.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //
@@ -28,9 +28,10 @@
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
 // The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, and 403 if the client
-// is not uid 0. It is 404 for an unknown device or path, and 405 for a method that is not in the list above. It is 409 if the
-// state of the device does not allow the change. It is 413 or 431 if the request is too large, and 502 if the kubelet does not
-// answer. It is 503 if hardware does not answer, or if the devices of a claim are being reset or erased.
+// is not uid 0. The status code is 404 for an unknown device or path, and 405 for a method that is not in the list above. The
+// status code is 409 if the state of the device does not allow the change. The status code is 413 or 431 if the request is too
+// large, and 502 if the kubelet does not answer. The status code is 503 if hardware does not answer, or if the devices of a claim
+// are being reset or erased.
 package control
 
 import (
@@ -58,7 +59,7 @@ import (
 
 const (
 	// headerTimeout is how long a client may take to send the header of a request. idleTimeout is how long a client may wait
-	// before its next request. Both are much longer than a program needs, but short enough to close a connection that an
+	// before its next request. Both timeouts are much longer than a program needs, but short enough to close a connection that an
 	// operator has forgotten.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
@@ -79,11 +80,11 @@ type Options struct {
 	Version   string
 	Preview   bool                           // metalplugd was started by metalplugctl preview
 	File      string                         // absolute path of the main configuration file, or empty
-	Config    *atomic.Pointer[config.Config] // active configuration; a reload never changes its paths and its source
+	Config    *atomic.Pointer[config.Config] // active configuration; a reload changes neither its paths nor its source
 	Started   time.Time                      // when metalplugd started
 	Source    udev.Source                    // source of the devices
 	Inventory *inventory.Inventory
-	Host      *device.Host // must have no helpers, because a request that only reads must not open a device node
+	Host      *device.Host // must have no helpers, because a request that changes nothing must not open a device node
 	Log       *slog.Logger
 
 	Standing func() map[string]api.Registration // registration state of each resource

@@ -37,8 +37,8 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics returns the metrics of a server. Their names and labels never change, because users' dashboards and alerts
-// depend on them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an
+// newMetrics returns the metrics of a server. The names and labels of the metrics never change, because users' dashboards and
+// alerts depend on them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an
 // unlimited number of values).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
@@ -77,7 +77,7 @@ func newMetrics(s *Server) *metrics {
 }
 
 // Endpoints returns functions that count the answers and registrations of endpoints, and record refusals. Each function runs
-// before the kubelet gets an answer. It takes about a microsecond, because other goroutines hold its locks only briefly.
+// before the kubelet gets an answer. Such a call takes about a microsecond, because other goroutines hold its locks only briefly.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {

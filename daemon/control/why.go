@@ -29,7 +29,7 @@ const explainTimeout = 10 * time.Second
 // errBusy means that another client's explanation has taken too long.
 var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
 
-// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a sysfs path. It
+// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a sysfs path. sendWhy
 // serves one client at a time, because each explanation enumerates all devices.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")

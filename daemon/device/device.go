@@ -23,7 +23,7 @@ type Device struct {
 	SysPath       string       // sysfs path of the udev device from which the device was identified
 	Part          string       // name of the part, or empty if the device is the whole udev device
 	NUMANode      int          // -1 if unknown
-	Udev          *udev.Device // the udev device at SysPath, or nil before the first inspection. It must not be modified
+	Udev          *udev.Device // the udev device at SysPath, which must not be modified, or nil before the first inspection
 	rule          *Rule        // the rule that assigns the device to a resource, or nil
 	firstFunction string       // for a device without a PCI parent, the sysfs path of the first PCI function that leads to it
 	group         *groupNodes  // the nodes of a group; set only during an inspection
@@ -81,8 +81,8 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration refers to a class by its name. A program that only reads the configuration therefore
-// does not need to link the functions of the classes.
+// Names of the classes. The configuration refers to a class by its name. A program that needs nothing but the configuration
+// therefore need not link the functions of the classes.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"

@@ -114,8 +114,8 @@ func programmingError(h *Host, function string) error {
 	return nil
 }
 
-// powerStopped is the power state AP6, in which the port blocks all traffic to the accelerator. The states AP1 and AP2 only slow
-// down the accelerator temporarily.
+// powerStopped is the power state AP6, in which the port blocks all traffic to the accelerator. The states AP1 and AP2 slow down
+// the accelerator temporarily, but do not stop it.
 const powerStopped = 6
 
 // dflHealth reads the latched errors of a port. A latched error remains until a process writes its value back to the attribute

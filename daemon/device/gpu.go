@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles GPUs and other PCI accelerators. It supports the drivers nvidia, amdgpu, i915 and xe, and the drivers in the
-// accel subsystem.
+// This file handles GPUs and other PCI accelerators. The class supports the drivers nvidia, amdgpu, i915 and xe, and the drivers
+// in the accel subsystem.
 //
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
@@ -13,8 +13,9 @@ package device
 // address, which belongs to the slot. The number of a node is never part of the identity, because DRM assigns the lowest free
 // minor to a new device (drm_minor_alloc).
 //
-// Parts: metalplug does not offer a partitioned GPU as a whole, because its parts use its memory. It offers each part instead.
-// Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
+// Parts: metalplug does not offer a partitioned GPU as a whole, because the parts use the memory of the GPU. metalplug offers
+// each part instead. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate
+// PCI functions.
 //
 // Health: a driver must be bound, and the checks in pci_health.go must succeed. Gaudi's driver must also report that the card is
 // operational. Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). DRM reports WEDGED, and this mark
@@ -23,12 +24,12 @@ package device
 // lasts until the driver reports the recovery action None (Xid 154) or is bound again.
 //
 // Nodes: a container gets the nodes that the driver creates below the PCI function, which are /dev/dri/card*, /dev/dri/renderD*
-// and /dev/accel/accel*. It never gets /dev/accel/accel_controlD*, which controls a Gaudi card. gpu_nvidia.go and gpu_amd.go add
-// other nodes.
+// and /dev/accel/accel*. A container never gets /dev/accel/accel_controlD*, which controls a Gaudi card. gpu_nvidia.go and
+// gpu_amd.go add other nodes.
 //
 // Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would not survive a reset of
 // the PCI function. The reset method "pci" is only for drivers that survive such a reset (daemon/reset/pci.go, resetSafeDrivers).
-// It takes 0.1 s.
+// Such a reset takes 0.1 s.
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
 // nodes.

@@ -12,10 +12,10 @@ package device
 // (kfd_topology_add_device). The index is the position of the partition in this topology. The name amdgpu_xcp_N of a partition's
 // node cannot identify the partition, because N counts across all GPUs.
 //
-// Only the compute driver shows which nodes belong to a partition. It reports the minor of the partition's render node. The nodes
-// of the first partition belong to the PCI function. The nodes of all other partitions belong to platform devices without a PCI
-// parent. They exist even if the GPU is not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected
-// every minute.
+// Only the compute driver shows which nodes belong to a partition. The compute driver reports the minor of the partition's render
+// node. The nodes of the first partition belong to the PCI function. The nodes of all other partitions belong to platform devices
+// without a PCI parent. These nodes exist even if the GPU is not partitioned. The kernel sends no event when the mode changes, so
+// the GPU is inspected every minute.
 //
 // Health: a partition is healthy if its GPU is. The RAS counters are not read, for the reason in gpu_health.go. A bad memory page
 // that cannot be retired causes a warning.

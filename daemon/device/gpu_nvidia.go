@@ -13,7 +13,7 @@ package device
 //
 // Nodes: a container gets the node with the device minor that the driver reports, and the nodes that all GPUs share. The minor
 // depends neither on the PCI address nor on the UUID. No link stays correct when the minors change. A resource that needs the
-// same nodes after a reboot should use CDI. nvidia-modprobe creates the nodes. This causes no event.
+// same nodes after a reboot should use CDI. nvidia-modprobe creates the nodes, which causes no event.
 
 import (
 	"errors"

@@ -18,13 +18,13 @@ import (
 // from 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the fault, and then this Xid.
 const xidAction = 154
 
-// xidOfApplications lists errors that a program causes or that affect only one program. These are channel errors (13, 31, 43, 45,
-// 68, 109), the retirement of faulty memory (63), and contained memory errors (94).
+// xidOfApplications lists errors that a program causes or that affect only one program. The list contains channel errors (13, 31,
+// 43, 45, 68, 109), the retirement of faulty memory (63), and contained memory errors (94).
 var xidOfApplications = []int{13, 31, 43, 45, 63, 68, 94, 109}
 
-// xidFatal lists errors after which the GPU must be reset. After such an error, the GPU computes incorrectly or not at all. They
-// concern memory (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and
-// NVLink and C2C (74, 136, 173).
+// xidFatal lists errors after which the GPU must be reset. After such an error, the GPU computes incorrectly or not at all. The
+// errors concern memory (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158,
+// 167), and NVLink and C2C (74, 136, 173).
 var xidFatal = []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 
 // xidMark parses the text of an Xid, such as "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." The driver

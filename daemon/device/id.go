@@ -13,9 +13,9 @@ import (
 const idSize = 63 - len("::999")
 
 // MakeID joins the parts of a hardware identity with "-" into a device ID of at most 58 bytes. The ID contains only characters
-// that CDI allows in device names (letters, digits, "_", ".", ":", "-", with a letter or digit at both ends). It never contains
-// "::", because "::" precedes the number of a share. If MakeID replaces or removes characters, it appends eight hexadecimal
-// digits of the SHA-256 of the original identity, so that the ID stays unique.
+// that CDI allows in device names (letters, digits, "_", ".", ":", "-", with a letter or digit at both ends). The ID never
+// contains "::", because "::" precedes the number of a share. If MakeID replaces or removes characters, it appends eight
+// hexadecimal digits of the SHA-256 of the original identity, so that the ID stays unique.
 func MakeID(parts ...string) string {
 	original := strings.Join(parts, "-")
 	id := strings.ReplaceAll(strings.Map(idRune, original), "::", ":-")

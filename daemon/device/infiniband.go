@@ -2,14 +2,14 @@
 
 package device
 
-// This file handles RDMA devices. This is an InfiniBand or RoCE adapter, or a virtual function of such an adapter.
+// This file handles RDMA devices. An RDMA device is an InfiniBand or RoCE adapter, or a virtual function of such an adapter.
 //
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
 // Identity: the node GUID, which the vendor assigns. RoCE adapters derive it from the MAC address. The name of a device is not
 // used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
-// order of discovery. An unconfigured virtual function has the GUID 0. Its identity is therefore its PCI address.
+// order of discovery. An unconfigured virtual function has the GUID 0, so its identity is its PCI address.
 //
 // All virtual functions of an adapter share the link of the adapter. If this host uses virtual functions as RDMA devices,
 // metalplug does not offer the adapter itself.
@@ -77,7 +77,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if identity == "" {
 		return nil, incompletef("the node GUID is 0, and the adapter has no PCI parent")
 	}
-	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver has these attributes
+	adapter, _ := h.Attr(u.SysPath, "hca_type") // some drivers lack these attributes
 	board, _ := h.Attr(u.SysPath, "board_id")
 	return []Device{{
 		ID:    MakeID("infiniband", identity),
@@ -183,8 +183,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 }
 
 // rdmaNodes returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. These devices are
-// below the PCI function of the RDMA device. With the driver rxe, they are among the virtual devices. Their attribute "ibdev"
-// contains the current name of the RDMA device.
+// below the PCI function of the RDMA device. With the driver rxe, these devices are among the virtual devices. The attribute
+// "ibdev" of such a device contains the current name of the RDMA device.
 func rdmaNodes(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles faults that appear only in events and not in sysfs. It also handles the events that clear these faults.
+// This file handles faults that appear in events but not in sysfs, and the events that clear these faults.
 //
 // Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
 // Documentation/PCI/pci-error-recovery.rst.

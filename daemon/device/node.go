@@ -2,9 +2,9 @@
 
 package device
 
-// This file handles class node. It offers only devices that a rule selects. A rule can select any device that has a node and
-// belongs to no other class. Examples are serial adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA work queues, and disks.
-// group.go handles sets of nodes that form one device.
+// This file handles class node. metalplug offers a device of this class only if a rule selects the device. A rule can select any
+// device that has a node and belongs to no other class. Examples are serial adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA
+// work queues, and disks. group.go handles sets of nodes that form one device.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.

@@ -2,15 +2,15 @@
 
 package device
 
-// This file contains the health checks that apply to all PCI hardware. They check whether a function answers. They also check the
-// function's error counters and link width.
+// This file contains the health checks that apply to all PCI hardware. The checks find out whether a function answers, and
+// examine the function's error counters and link width.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts without access to the hardware);
 // drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
-// A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some nonfatal
-// errors only mean that a function does not support a request. The driver can recover from the other nonfatal errors. If the
-// recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
+// A fatal error means that the link was unreliable and that data was lost. A nonfatal error causes a warning, and the device
+// stays healthy. Some nonfatal errors mean no more than that a function does not support a request. The driver can recover from
+// the other nonfatal errors. If the recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
 //
 // A link causes a warning if it has fewer lanes than both of its ends support. Such a link works, but its contacts may be worn or
 // dirty. The link speed is not checked, because an idle link runs at a lower speed (ASPM).
@@ -35,7 +35,7 @@ type Counter struct {
 	SysPath string // sysfs path of the hardware
 	Name    string // name of the attribute
 	Value   uint64
-	Fatal   bool // an increase makes the hardware unhealthy; otherwise, it only causes a warning
+	Fatal   bool // an increase makes the hardware unhealthy; otherwise, an increase causes a warning
 }
 
 // Mark returns the mark for a counter that has increased. The parameter "before" is the earlier value. Only a fresh start clears

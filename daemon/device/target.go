@@ -20,9 +20,9 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 }
 
 // nvmeTarget returns the target for a namespace. The identity includes the serial number of the controller, because the ID of a
-// namespace that reports no identifier is derived from this number. It also includes the diskseq, which increases each time a
-// disk appears (Documentation/ABI/testing/sysfs-block). A reset of the controller briefly stops all its namespaces. The reset is
-// therefore automatic only if the controller has a single namespace.
+// namespace that reports no identifier is derived from this number. The identity also includes the diskseq, which increases each
+// time a disk appears (Documentation/ABI/testing/sysfs-block). A reset of the controller briefly stops all its namespaces. The
+// reset is therefore automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,

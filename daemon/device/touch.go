@@ -53,8 +53,8 @@ func LooksBlank(fingerprint string) bool {
 	return strings.HasSuffix(fingerprint, ":"+strings.Repeat("0", 32))
 }
 
-// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up. It must still
-// have time to report its last step.
+// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up, and must
+// still have time to report its last step.
 const AnswerTime = 4 * time.Second
 
 // Target describes a device so that a helper can find and verify it. Helpers cannot work on a device without a target. A request
@@ -78,9 +78,9 @@ type Target struct {
 	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data
 	// was written since then, the disk is not erased. Written is nil if the value is unknown.
 	Written *uint64 `json:"written,omitempty"`
-	Offered bool    `json:"-"` // the disk is offered regardless of its content, so a probe only tries to open it exclusively
-	// Together lists the disks that are reset together with this one, and that no pod holds. The helper checks each of them in
-	// the same way as this device. It refuses the request if the list does not contain all affected disks.
+	Offered bool    `json:"-"` // the disk is offered with any content; a probe opens the disk exclusively, but does not read it
+	// Together lists the disks that are reset together with this one, and that no pod holds. The helper checks each of these
+	// disks in the same way as this device. The helper refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
 	// Pods lists the known UIDs of the pods that have held the disk. If a process of these pods cannot be inspected, the helper
 	// must assume that the process has the disk open.
@@ -244,7 +244,8 @@ func (s *Sighting) setTarget(h *Host) {
 
 // probe adds the facts that only metalplug-reset can find, because only this helper can open the node. A disk that is not proven
 // blank is offered only if its resource allows disks in use. The helper does not read a disk that a pod holds, or that is not
-// offered for another reason. If a disk will be erased before its next use, the helper only tries to open the disk exclusively.
+// offered for another reason. If a disk will be erased before its next use, the helper tries to open the disk exclusively, but
+// does not read the disk.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return

@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles devices that a kernel driver hands over completely to a process. These are VFIO groups and devices, and the
-// work queues of DSA and IAA.
+// This file handles devices that a kernel driver hands over completely to a process. Such devices are VFIO groups and devices,
+// and the work queues of DSA and IAA.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -30,8 +30,8 @@ func vfioFunctions(h *Host, u udev.Device) []string {
 	return nil
 }
 
-// vfioMembers returns the sysfs paths of all devices in a VFIO group. These are the devices in the IOMMU group with the same
-// number.
+// vfioMembers returns the sysfs paths of all devices in a VFIO group. A VFIO group contains the devices of the IOMMU group with
+// the same number.
 func vfioMembers(h *Host, u udev.Device) []string {
 	directory := "/sys/kernel/iommu_groups/" + strings.TrimPrefix(path.Base(u.DevNode), noIOMMU) + "/devices/"
 	var members []string
@@ -103,7 +103,7 @@ func nodeAuto(h *Host, d Device) string {
 }
 
 // queueOf returns the sysfs path of the work queue to which a DSA or IAA node belongs. For example, it returns .../dsa0/wq0.1 for
-// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). It returns "" for other nodes.
+// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). queueOf returns "" for other nodes.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
 		return ""

@@ -41,7 +41,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 // known returns the last state from metalplugd. If there is no state yet, known asks metalplugd. The state may be slightly out of
-// date. This does no harm, because metalplugd checks each device when it prepares the claim.
+// date. An old state does no harm, because metalplugd checks each device when it prepares the claim.
 func (d *driver) known(ctx context.Context) (state, error) {
 	if last := d.state.Load(); last.devices != nil {
 		return *last, nil

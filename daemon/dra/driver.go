@@ -150,9 +150,9 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 
 // publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
 // they are. When a kubelet registers the driver, the machine may have become a new Node, perhaps in a new cluster. The old
-// controller would continue to use the UID and the slices of the old Node, so publish starts a new controller. It also does so if
-// the controller has created more slices than there are. In this case, another client deletes slices. This may be the garbage
-// collector, which deletes all slices with the UID of a deleted Node.
+// controller would continue to use the UID and the slices of the old Node, so publish starts a new controller. publish also
+// starts a new controller if the controller has created more slices than there are. In this case, another client deletes slices.
+// This client may be the garbage collector, which deletes all slices with the UID of a deleted Node.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var pools layout
 	var controller *resourceslice.Controller

@@ -117,9 +117,9 @@ func published(name string, d api.Device, shares int64) resourceapi.Device {
 	return p
 }
 
-// taints returns the taints of a device. They prevent the scheduler from choosing a device that metalplugd would refuse now. A
-// taint with the effect NoExecute also evicts the pod that holds the device. It is used only if that pod has lost the device. All
-// other problems may be temporary, so they do not evict the pod.
+// taints returns the taints of a device. The taints prevent the scheduler from choosing a device that metalplugd would refuse
+// now. A taint with the effect NoExecute also evicts the pod that holds the device. A device has this taint only if that pod has
+// lost the device. All other problems may be temporary, so they do not evict the pod.
 func taints(d api.Device) []resourceapi.DeviceTaint {
 	var all []resourceapi.DeviceTaint
 	if d.Cordoned {

@@ -44,7 +44,7 @@ func Within(sysPath, above string) bool {
 
 func counterKey(sysPath, name string) string { return sysPath + " " + name }
 
-// Take adds the mark m. If m has no reason, it clears marks instead. It reports whether the record has changed.
+// Take adds the mark m. If m has no reason, Take clears marks instead. Take reports whether the record has changed.
 func (r *Record) Take(m device.Mark) (changed bool) {
 	if m.Source == "" { // the next inspection sets new base values for the counters
 		delete(r.Counters, counterKey(m.SysPath, device.FatalErrors))
@@ -105,7 +105,8 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 	return false
 }
 
-// faultsAt returns the faults and warnings for the hardware at a path. They come from the marks at that path and above it.
+// faultsAt returns the faults and warnings for the hardware at a path. The faults and warnings come from the marks at that path
+// and above it.
 func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }
@@ -120,9 +121,9 @@ func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// On returns the sorted faults and warnings of a device at a sysfs path. They come from the marks for this path and for the PCI
-// functions that lead to the device. The result includes faults of these functions only if needsAll is true or all functions are
-// faulty.
+// On returns the sorted faults and warnings of a device at a sysfs path. The faults and warnings come from the marks for this
+// path and for the PCI functions that lead to the device. The result includes faults of these functions only if needsAll is true
+// or all functions are faulty.
 func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil

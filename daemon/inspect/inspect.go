@@ -2,7 +2,7 @@
 
 // Package inspect decides when to inspect hardware. An event, the loss of events, the periodic check and the polling of a class
 // all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time.
-// They post their results to the goroutine that owns the inspector.
+// These goroutines post the results to the goroutine that owns the inspector.
 package inspect
 
 import (

@@ -30,8 +30,9 @@ const (
 	renameLimit = 2 * time.Second
 )
 
-// maxRunning returns the number of slots. This is the maximum number of simultaneous inspections, except slow ones. It is larger
-// than the number of processors, because an inspection spends most of its time waiting for the kernel.
+// maxRunning returns the number of slots. The number of slots is the maximum number of simultaneous inspections, except slow
+// ones. This number is larger than the number of processors, because an inspection spends most of its time waiting for the
+// kernel.
 func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the state of a subject's inspection.

@@ -17,8 +17,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation between a device and its bundle. A bundle has no entry in the inventory. It consists of all devices
-// whose field bundle contains its ID. Each of these members has its own lease. The kubelet knows only the ID of the bundle.
+// membership is the relation between a device and its bundle. A bundle has no entry in the inventory. A bundle consists of all
+// devices whose field bundle contains the ID of the bundle. Each of these members has its own lease. The kubelet knows only the
+// ID of the bundle.
 type membership struct {
 	bundle         string // the ID of its bundle, or empty
 	bundleResource string // the resource of the bundle

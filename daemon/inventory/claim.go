@@ -46,8 +46,8 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 }
 
 // claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the number
-// of shares was reduced, the claim must wait until enough other claims have ended. It need not wait if the device is already
-// prepared for the claim.
+// of shares was reduced, the claim must wait until enough other claims have ended. The claim need not wait if the device is
+// already prepared for the claim.
 func (l *loop) claimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {

@@ -207,8 +207,8 @@ func (l *leases) started(e *entry, event lease.Event) {
 }
 
 // ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
-// device must be a disk, and no other disk may report the same medium. Its resource must not offer disks with the host's data,
-// and must not offer one disk to several tenants.
+// device must be a disk, and no other disk may report the same medium. The resource of the disk must offer neither disks with the
+// host's data nor one disk to several tenants.
 func (l *leases) ownsContent(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium)

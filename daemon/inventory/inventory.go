@@ -153,8 +153,8 @@ func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm
 // not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
-// LookAgain queues an inspection of devices. A caller uses it if a device is not in the state that the snapshot shows. It does
-// not wait.
+// LookAgain queues an inspection of devices. A caller uses LookAgain if a device is not in the state that the snapshot shows.
+// LookAgain does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.look(e) })

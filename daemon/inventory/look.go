@@ -79,10 +79,10 @@ type lastProbe struct {
 	since time.Time // time of the first later probe without a result, or zero
 }
 
-// applyLastProbe returns the sighting. If the new probe has no result, applyLastProbe adds the result of the last probe. It uses
-// an old result for at most [inspect.StuckLook], because hardware must answer within this time. Using the old result is safe,
-// because the disk must be proven empty again before a container starts with it. A disk is not offered until a probe has returned
-// a result.
+// applyLastProbe returns the sighting. If the new probe has no result, applyLastProbe adds the result of the last probe.
+// applyLastProbe uses an old result for at most [inspect.StuckLook], because hardware must answer within this time. Using the old
+// result is safe, because the disk must be proven empty again before a container starts with it. A disk is not offered until a
+// probe has returned a result.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

@@ -72,8 +72,8 @@ func (l *loop) event(e udev.Event) {
 }
 
 // settle waits until the first snapshot can be published. All devices must be enumerated. Until the deadline, settle also waits
-// for inspections and for the devices of the last run. It need not wait for udevd, which processes the events of the boot before
-// metalplugd starts (metalplug-mounts.service).
+// for inspections and for the devices of the last run. settle need not wait for udevd, which processes the events of the boot
+// before metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {

@@ -161,7 +161,7 @@ func sameIdentity(a, b *Status) bool {
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
-// collectOthers returns all devices that are not offered. These include absent devices that are cordoned.
+// collectOthers returns all devices that are not offered. The result includes absent devices that are cordoned.
 func (l *loop) collectOthers() []*Status {
 	var all []*Status
 	for _, f := range l.found {

@@ -15,8 +15,8 @@ import (
 // request is a function that runs in the goroutine that owns the inventory.
 type request func(*loop)
 
-// requests contains the requests that the loop has not run yet. Their number has no limit, so a post never waits for the
-// loop. The methods are safe for concurrent use.
+// requests contains the requests that the loop has not run yet. The number of requests has no limit, so a post never waits for
+// the loop. The methods are safe for concurrent use.
 type requests struct {
 	wake    chan struct{} // has a buffer of one, which is full while requests are waiting
 	done    chan struct{} // closed when the loop has ended, so that no caller waits forever
@@ -127,7 +127,7 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 }
 
 // Started waits until a snapshot shows that a container was started with each of these devices. All later calls to Allocate see
-// this snapshot or a newer one. Without devices, Started waits for the first snapshot. It returns an error if ctx or the
+// this snapshot or a newer one. Without devices, Started waits for the first snapshot. Started returns an error if ctx or the
 // inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return i.await(ctx, func(s *Snapshot) bool {

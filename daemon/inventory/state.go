@@ -49,7 +49,7 @@ type savedState struct {
 	Devices []record               `json:"devices"`
 }
 
-// decode parses a state file. The file must have the version [stateVersion]. It must also belong to the node with the ID in
+// decode parses a state file. The file must have the version [stateVersion]. The file must also belong to the node with the ID in
 // the parameter machine, unless this parameter is empty.
 func decode(text []byte, machine string) (c savedState, err error) {
 	err = json.Unmarshal(text, &c)
@@ -67,7 +67,7 @@ func decode(text []byte, machine string) (c savedState, err error) {
 	return c, err
 }
 
-// restore adds the devices of the last run to the device list. They are Unhealthy until an inspection finds them.
+// restore adds the devices of the last run to the device list. These devices are Unhealthy until an inspection finds them.
 func (l *loop) restore() {
 	defer l.restoreRemembered()
 	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {

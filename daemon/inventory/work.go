@@ -157,11 +157,11 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 	l.activateReservations()
 }
 
-// Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. It is empty if the work is
-// on another device and only affects this one. Until [Inventory.End] is called, inspections do not open the device. Until one
-// more inspection has returned, the kubelet sees no changes to the hardware. If reason is not empty, the device is Unhealthy with
-// this reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is
-// [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
+// Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty if the
+// work is on another device and affects this device. Until [Inventory.End] is called, inspections do not open the device. Until
+// one more inspection has returned, the kubelet sees no changes to the hardware. If reason is not empty, the device is Unhealthy
+// with this reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The
+// error is [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	err = i.ask(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {

@@ -21,8 +21,8 @@ type Known struct {
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
 
-// Member names a device and its resource. The checkpoint uses it for a member of a bundle. It can also name a bundle and the
-// resource of the bundle.
+// Member names a device and its resource. The checkpoint uses a Member for a member of a bundle. A Member can also name a bundle
+// and the resource of the bundle.
 type Member struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`

@@ -23,8 +23,8 @@ const (
 	podResourcesSize = 64 << 20
 	// rememberedFirst is how long Ask waits before it returns [Noted] again for a device that only the checkpoint names. Each
 	// repetition doubles this time, up to rememberedLast. The checkpoint may name a pod that has already ended, because the
-	// kubelet removes ended pods only when it writes the checkpoint. It may also name a running pod whose init container holds
-	// the device for hours.
+	// kubelet removes ended pods only when it writes the checkpoint. The checkpoint may also name a running pod whose init
+	// container holds the device for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
@@ -37,7 +37,7 @@ const (
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device. This happens if
+	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device. The cause is that
 	// only an init container of a pod has the device.
 	Named
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should

@@ -63,7 +63,7 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	// The caller starts to save the lease immediately. It answers the kubelet or erases the disk only after the lease is
+	// The caller starts to save the lease immediately. The caller answers the kubelet or erases the disk only after the lease is
 	// saved.
 	Save        Effect = "save"
 	EndEvidence Effect = "discard the evidence"

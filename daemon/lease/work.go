@@ -5,7 +5,7 @@ package lease
 import "slices"
 
 // Rule is the part of a resource's configuration that determines how metalplug resets and erases a device between two tenants. A
-// device that several tenants can share, or that the host may use, is neither reset nor erased. It has no rule.
+// device that several tenants can share, or that the host may use, is neither reset nor erased. Such a device has no rule.
 type Rule struct {
 	Disk    bool // the device can keep a tenant's data
 	Scrubs  bool // the resource has an erase method
@@ -32,7 +32,8 @@ type Work struct {
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter tenants
 // contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant waits for its first
-// container, the checkpoint must list this tenant. It counts as older if all its tenants have already had a container.
+// container, the checkpoint must list this tenant. The checkpoint counts as older if all its tenants have already had a
+// container.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }

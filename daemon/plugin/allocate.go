@@ -49,9 +49,9 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayRestart reports whether a container may start with an unhealthy device. This is allowed in two cases. In the first case, the
-// device has no fault except a cordon, and the container's pod already holds it. In the second case, an earlier attempt to start
-// the container failed because the device could not be reset.
+// mayRestart reports whether a container may start with an unhealthy device. The container may start in two cases. In the first
+// case, the device has no fault except a cordon, and the container's pod already holds it. In the second case, an earlier attempt
+// to start the container failed because the device could not be reset.
 func mayRestart(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {

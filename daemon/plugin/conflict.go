@@ -20,14 +20,14 @@ import (
 )
 
 // Two plugins may serve the same resource name. In this case, the kubelet requests devices from the plugin that registered
-// last, but accepts lists from both plugins. It keeps the stream of the first plugin open, so the first plugin does not
-// notice the second one. Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered
-// last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses
-// the last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
+// last, but accepts lists from both plugins. The kubelet keeps the stream of the first plugin open, so the first plugin does not
+// notice the second one. Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last
+// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last
+// list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
 // After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the
-// resource must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin
-// serves the name, the endpoint does not register the resource. This is called holding the resource back. If the other plugin
+// resource must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves
+// the name, the endpoint does not register the resource. The endpoint then holds the resource back. If the other plugin
 // registered after the endpoint did, the endpoint keeps its own stream open but sends nothing on this stream. The endpoint
 // registers the resource when the other plugin has ended.
 const (
@@ -113,8 +113,8 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 }
 
 // compare checks whether another plugin serves the resource. If another plugin has started, has ended or may have sent a
-// list, it queries the kubelet's device list and reacts to the answer. It returns the delay until the next query, or 0 to
-// wait for an event. The endpoint's stream must be open.
+// list, compare queries the kubelet's device list and reacts to the answer. compare returns the delay until the next query, or 0
+// to wait for an event. The endpoint's stream must be open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.otherPlugins()
@@ -309,7 +309,7 @@ func (c *conflict) notHeld() {
 }
 
 // unpark closes the endpoint's stream and the parked connection of an earlier endpoint. The result is the time that the kubelet
-// needs to process the end of these connections. It is 0 if neither was open.
+// needs to process the end of these connections. The time is 0 if no such connection was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.client() != nil
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

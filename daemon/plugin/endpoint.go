@@ -4,8 +4,8 @@
 // kubelet's device plugin directory, registers with the device manager, and serves the DevicePlugin API v1beta1.
 //
 // For an endpoint, an event means only that something may have changed. After each event, the endpoint checks its own socket,
-// kubelet.sock, the open stream and the last registration. It then performs the missing steps. A lost, repeated or late event
-// therefore does no harm. The endpoint also makes this check periodically, without an event.
+// kubelet.sock, the open stream and the last registration. The endpoint then performs the missing steps. A lost, repeated or late
+// event therefore does no harm. The endpoint also makes this check periodically, without an event.
 package plugin
 
 import (
@@ -143,7 +143,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	// This channel is closed when the devices change. It is nil if the resource should be registered now.
+	// This channel is closed when the devices change. The channel is nil if the resource should be registered now.
 	var devices <-chan struct{}
 	for {
 		select {
@@ -277,8 +277,8 @@ func (e *Endpoint) set(change func(*api.Registration)) {
 	e.Changed()
 }
 
-// Metrics contains callbacks that update the counters of endpoints. They are called from many goroutines and must not block.
-// The argument err is nil if the call succeeded.
+// Metrics contains callbacks that update the counters of endpoints. The callbacks are called from many goroutines and must not
+// block. The argument err is nil if the call succeeded.
 type Metrics struct {
 	// Answered is called for each Allocate call, and for each PreStartContainer call that is refused.
 	Answered   func(resource, call string, err error)

@@ -77,8 +77,8 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs of a device that pods hold but the resource no longer has. This happens when the number of shares is
-// changed. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would
+// outdated returns the IDs of a device that pods hold but the resource no longer has. Such IDs exist after a change of the number
+// of shares. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would
 // share the device than its present pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string

@@ -27,8 +27,8 @@ const (
 	nodeCost = 1 << 32
 )
 
-// places caches the tree of an offer for later requests. The zero value is ready for use. Its methods are safe for
-// concurrent use.
+// places caches the tree of an offer for later requests. The zero value is ready for use. The methods are safe for concurrent
+// use.
 type places struct {
 	mu   sync.Mutex
 	last *tree
@@ -81,9 +81,9 @@ type choice struct {
 // noChoice is the cost of an impossible choice.
 const noChoice = -1
 
-// prefer chooses n of the available shares. The choice includes all shares in the list must. It prefers devices that are near
-// each other. If Spread is set, it prefers the devices with the fewest shares in use instead. The same arguments always lead to
-// the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
+// prefer chooses n of the available shares. The choice includes all shares in the list must. prefer chooses devices that are near
+// each other. If Spread is set, prefer chooses the devices with the fewest shares in use instead. The same arguments always lead
+// to the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil

@@ -62,8 +62,8 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options returns the plugin's options for the kubelet. They always request PreStartContainer calls. In such a call, the plugin
-// can still prevent the start of a container whose device is missing.
+// options returns the plugin's options for the kubelet. These options always request PreStartContainer calls. In such a call, the
+// plugin can still prevent the start of a container whose device is missing.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }

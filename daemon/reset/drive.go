@@ -51,7 +51,7 @@ const (
 
 // Timeouts of commands. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
-	queryTimeout = 5 * time.Second  // for commands that only return data
+	queryTimeout = 5 * time.Second  // for commands that return data and change nothing
 	formatTime   = 10 * time.Minute // as in nvme-cli; resetting the controller during a format would not help
 )
 

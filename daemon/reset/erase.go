@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Before an erasure, the helper opens the disk exclusively and reads it. It also locks the disk, so that
-// udev does not inspect the disk. After the erasure, the helper again reads the blocks that contained data.
+// This file erases disks. Before an erasure, the helper opens the disk exclusively and reads it. The helper also locks the disk,
+// so that udev does not inspect the disk. After the erasure, the helper again reads the blocks that contained data.
 
 import (
 	"cmp"
@@ -73,9 +73,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.checkNotOpen(ctx, c); err != nil {
 		return "", err
 	}
-	// These are the last checks before the erasure. No slow step may follow, because a process may open the disk after the check
-	// for open files. The helper checks for exports, loop devices and other hosts again, because the read took time. An exclusive
-	// open does not detect these uses.
+	// The following checks are the last ones before the erasure. No slow step may follow, because a process may open the disk
+	// after the check for open files. The helper checks for exports, loop devices and other hosts again, because the read took
+	// time. An exclusive open does not detect these uses.
 	if err := cmp.Or(e.ready(c), t.checkUnused(c.Disk), c.checkNotShared(), t.checkIdentity(anyAppearance)); err != nil {
 		return "", err
 	}

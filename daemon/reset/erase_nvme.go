@@ -28,8 +28,8 @@ func formatBy(ses uint32) erasure {
 }
 
 // format erases one namespace by formatting it with its current format. During the command, the kernel stops the I/O to all
-// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if the
-// drive really erases its cells.
+// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). The command takes seconds, or minutes if
+// the drive really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -262,8 +262,8 @@ func checkSanitize(c *claim) error {
 
 // sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits until this operation
 // ends, even if another program started it. The function starts no new operation on a blank disk if the controller reports that
-// nothing was written since the last completed operation. It sanitizes a disk that is not blank again, because nothing shows what
-// the disk contained before the earlier operation.
+// nothing was written since the last completed operation. The function sanitizes a disk that is not blank again, because nothing
+// shows what the disk contained before the earlier operation.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()

@@ -34,8 +34,8 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset exclusively opens the given disks, which a reset affects. It checks again that the requested disk is still the same.
-// If the request does not list one of the other disks, the error is [Refused].
+// holdReset exclusively opens the given disks, which a reset affects. holdReset checks again that the requested disk is still the
+// same. If the request does not list one of the other disks, the error is [Refused].
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
@@ -126,10 +126,10 @@ func (t *task) resetController(sysPath string) error {
 // it must be 0.
 const dflPortReset = 0xb640
 
-// resetPort resets the accelerator behind an FPGA port. This takes less than a millisecond. If a reset takes longer, the driver
-// reports a timeout (RST_POLL_TIMEOUT). A reset changes neither the card's memory nor the bitstream. An exclusive open proves
-// that no other process has the port open (dfl_feature_dev_use_begin). When the last process closes the port, the driver resets
-// the accelerator again.
+// resetPort resets the accelerator behind an FPGA port. The reset takes less than a millisecond. If a reset takes longer, the
+// driver reports a timeout (RST_POLL_TIMEOUT). A reset changes neither the card's memory nor the bitstream. An exclusive open
+// proves that no other process has the port open (dfl_feature_dev_use_begin). When the last process closes the port, the driver
+// resets the accelerator again.
 func (t *task) resetPort(context.Context) (string, error) {
 	name := path.Base(t.SysPath)
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
@@ -151,8 +151,8 @@ func (t *task) resetPort(context.Context) (string, error) {
 }
 
 // awaitReturn waits until a device that was reset or erased is present again. It checks that the device is still the same and
-// that it works. If no attribute shows the state of the device, the function assumes that the device works. It ignores the
-// diskseq of a disk, because the diskseq may have changed.
+// that it works. If no attribute shows the state of the device, the function assumes that the device works. The function ignores
+// the diskseq of a disk, because the diskseq may have changed.
 func (t *task) awaitReturn(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.set("waiting for %s to come back", name)

@@ -28,8 +28,8 @@ const baseBridge = 0x06
 // beforehand. In Linux 6.12, the pci_error_handlers of these drivers have reset_prepare and reset_done. Among the drivers for
 // GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have these functions. No RDMA
 // driver has these functions. The list omits the drivers of network adapters and storage host adapters, because a reset
-// interrupts their connections to other hosts. It also omits cxl_pci, because its reset_done only warns that the system may have
-// lost memory.
+// interrupts their connections to other hosts. The list also omits cxl_pci, because its reset_done does nothing but warn that the
+// system may have lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -130,10 +130,10 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. It only checks whether a directory "net" exists. Each mount of
-// sysfs shows this directory, but the directory contains only the interfaces in the mount's network namespace
-// (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a
-// virtio device or a device on the auxiliary bus.
+// hasNetwork reports whether the function has a network interface. hasNetwork checks nothing but whether a directory "net"
+// exists. Each mount of sysfs shows this directory, but the directory contains only the interfaces in the mount's network
+// namespace (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device,
+// such as a virtio device or a device on the auxiliary bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {

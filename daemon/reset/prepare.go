@@ -2,8 +2,9 @@
 
 package reset
 
-// This file prepares a device before a container starts, after a pod has ended, or when the operator orders it. It proves that
-// the device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the disk is blank.
+// This file prepares a device before a container starts, after a pod has ended, or when the operator orders it. The helper proves
+// that the device is free, and resets the device. If the device is a disk, the helper then erases the disk, or proves that the
+// disk is blank.
 
 import (
 	"cmp"

@@ -39,8 +39,8 @@ const Blank = "blank"
 
 // Request describes the work on one device. A message omits optional fields that have the zero value. A prepare request needs at
 // least one attribute in Identity. The helper reads /etc/metalplug, and refuses a device that the resource in Work does not
-// select. It also refuses a method or an erasure that this resource does not name. A Fingerprint of [Blank] means that the disk
-// must be blank.
+// select. The helper also refuses a method or an erasure that this resource does not name. A Fingerprint of [Blank] means that
+// the disk must be blank.
 type Request struct {
 	Do Do `json:"do"`
 	device.Target

@@ -53,9 +53,10 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. The context "asked" ends when the client disconnects. This stops a request that only
-// reads. If a system call does not return in time, the answer is [Late], or [Failed] for a prepare request. Such a system call
-// cannot be interrupted. The process can exit and close the device only after the call has returned.
+// reply returns the answer to a request. The context "asked" ends when the client disconnects. The end of the context stops a
+// request that reads but does not change the device. If a system call does not return in time, the answer is [Late], or [Failed]
+// for a prepare request. Such a system call cannot be interrupted. The process can exit and close the device only after the call
+// has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {

@@ -91,8 +91,8 @@ func (d drive) foreignControllers(ids []uint16) (foreign []string, err error) {
 	return foreign, nil
 }
 
-// Reservation Report is an I/O command. It returns the Reservation Status data structure (NVM Express Base Specification 2.0). In
-// the extended structure, host identifiers have 16 bytes instead of 8.
+// Reservation Report is an I/O command. This command returns the Reservation Status data structure (NVM Express Base
+// Specification 2.0). In the extended structure, host identifiers have 16 bytes instead of 8.
 const (
 	opReservationReport = 0x0e
 	extendedStatus      = 1  // EDS, bit 0 of dword 11

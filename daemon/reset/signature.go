@@ -49,7 +49,7 @@ func knownSignatures() []signature {
 		{"LVM1_member", "HM\x01\x00", 0, start},                     // LVM2 lib/format1/disk-rep.h
 		{"LVM1_member", "HM\x02\x00", 0, start},
 		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1, and the same in LUKS1
-		// This is the second LUKS2 header. Its offset depends on the size of the first header.
+		// The second LUKS2 header. The offset of this header depends on the size of the first header.
 		{"crypto_LUKS", "SKUL\xba\xbe", 0, []int64{0x4000, 0x8000, 0x10000, 0x20000, 0x40000, 0x80000, 0x100000, 0x200000, 0x400000}},
 		{"linux_raid_member", md, 0, []int64{0, 4096}},                                    // versions 1.1 and 1.2
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0

@@ -23,8 +23,8 @@ const stretchSize = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, the
 // function reads the next one. The bytes of a stretch are valid only until yield returns. If a read fails or ctx ends, the
-// function yields the error and stops. It does not return before its last read has ended. All calls of the function read come
-// from the same goroutine.
+// function yields the error and stops. The function does not return before its last read has ended. All calls of the function
+// read come from the same goroutine.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	type result struct {
 		chunk
@@ -67,8 +67,8 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// dataRange returns the offsets of the first and the last block that contain data or cannot be read. Both are -1 if there is
-// no such block.
+// dataRange returns the offsets of the first and the last block that contain data or cannot be read. Both offsets are -1 if there
+// is no such block.
 func (c *chunk) dataRange(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {

@@ -2,8 +2,9 @@
 
 package reset
 
-// This file finds the users that the kernel reports for a disk. Like metalplugd, it uses package sysfs. It also asks loop devices
-// for their backing devices. metalplugd cannot do this, because only metalplug-reset opens nodes.
+// This file finds the users that the kernel reports for a disk. Like metalplugd, metalplug-reset uses package sysfs.
+// metalplug-reset also asks loop devices for their backing devices. metalplugd cannot do this, because only metalplug-reset opens
+// nodes.
 
 import (
 	"context"

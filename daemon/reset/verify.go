@@ -54,7 +54,7 @@ func (e *evidence) add(at int64, b []byte) {
 
 // collectEvidence finds blocks that contain data or cannot be read. The parameter s is the result of the quick check, or nil if a
 // sanitize operation prevents reading. If s contains too few blocks with data, the function reads the disk from the start until
-// it has found enough. It then records only the first and the last of these blocks in each stretch (see [stretchSize]).
+// it has found enough. The function then records only the first and the last of these blocks in each stretch (see [stretchSize]).
 func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surface) (*evidence, error) {
 	e := &evidence{
 		promise: promised, known: s != nil, seed: maphash.MakeSeed(), hashes: make(map[int64]uint64), blank: make(map[int64]bool), uncertain: -1,

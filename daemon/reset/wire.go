@@ -93,7 +93,7 @@ const grace = 2 * time.Second
 type Client struct{ Peer exchange.Peer }
 
 // Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns an
-// error if it cannot reach the program or if ctx ends. It also returns an error for an invalid or late answer. In these cases,
+// error if it cannot reach the program or if ctx ends. Do also returns an error for an invalid or late answer. In these cases,
 // the state of the device is unknown. A survey stops when ctx ends.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)

@@ -276,7 +276,7 @@ func (r *targets) add(by, name string, reach reach) {
 	}
 }
 
-// dirs returns the names of the subdirectories of a directory. It omits the attributes in the directory.
+// dirs returns the names of the subdirectories of a directory. dirs omits the attributes in the directory.
 func (r *targets) dirs(dir string) (names []string) {
 	entries, err := os.ReadDir(r.Path(dir))
 	r.record(err)
@@ -296,7 +296,7 @@ func (r *targets) text(name string) string {
 	return text
 }
 
-// record records the first error. It ignores errors that only mean that a file does not exist.
+// record records the first error. record ignores an error that reports a missing file.
 func (r *targets) record(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err

@@ -147,7 +147,7 @@ func (t *Tree) SCSIDisks(sysPath string) (disks []string) {
 
 // twinsOf returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
 // NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). twinsOf omits hidden disks,
-// because native multipathing has already combined them. It also omits a disk with a removable medium, because its WWID
+// because native multipathing has already combined them. twinsOf also omits a disk with a removable medium, because its WWID
 // identifies the drive and not the medium. A dm device has no WWID.
 func twinsOf(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"

@@ -2,8 +2,8 @@
 
 package sysfs
 
-// This file checks whether this machine uses a block device. It reads only files that the kernel provides, and never opens the
-// device.
+// This file checks whether this machine uses a block device. The functions in this file read only files that the kernel provides,
+// and never open the device.
 //
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.

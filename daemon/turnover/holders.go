@@ -102,8 +102,8 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 }
 
 // running returns a description of an earlier pod that still has a process, or an empty string. Such a process may open the
-// device at any time. It may also have registered files with io_uring, which metalplug cannot see. For a disk that must be
-// erased, the error is [ErrBusy] if metalplug cannot find out whether a pod still runs. For other devices, a missing kubepods
+// device at any time. The process may also have registered files with io_uring, which metalplug cannot see. For a disk that must
+// be erased, the error is [ErrBusy] if metalplug cannot find out whether a pod still runs. For other devices, a missing kubepods
 // cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {

@@ -134,8 +134,8 @@ func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare only runs
-// the vendor units.
+// prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare runs nothing
+// but the vendor units.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id := j.Device.ID
 	switch {

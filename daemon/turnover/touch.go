@@ -79,8 +79,8 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts the resets and erasures of a request, and writes them to the audit log. It does not count a request that only
-// checks whether a disk is blank.
+// count counts the resets and erasures of a request, and writes them to the audit log. A request that checks whether a disk is
+// blank does not count.
 func (j *job) count(w device.Work, methods []string, p device.Report, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the helper's error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}

@@ -4,9 +4,9 @@
 // ended, and when an operator orders it.
 //
 // The package checks that no process has the device open, resets the device with the configured method, and erases the device if
-// the resource requires that. It reports each step to the inventory, which changes the lease of the device. Only the helper
-// processes open the device ([device.Touch]). A helper repeats all checks before it changes the device. Only one worker at a time
-// works on a device. If the work fails, or if a helper does not answer, no pod gets the device.
+// the resource requires that. The package reports each step to the inventory, which changes the lease of the device. Only the
+// helper processes open the device ([device.Touch]). A helper repeats all checks before it changes the device. Only one worker at
+// a time works on a device. If the work fails, or if a helper does not answer, no pod gets the device.
 package turnover
 
 import (
@@ -53,7 +53,7 @@ func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
 func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
 
 // An order of the operator may have failed. repeatsOrder reports whether the clean-up of a released device repeats the work of
-// this order. It returns true if no order has failed.
+// this order. repeatsOrder returns true if no order has failed.
 func (p policy) repeatsOrder(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:

@@ -78,8 +78,8 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	return nil
 }
 
-// check returns an error if a request is invalid. It does not check the resource and the stage, because the helper accepts only
-// those in the configuration.
+// check returns an error if a request is invalid. The function checks neither the resource nor the stage, because the helper
+// accepts only those in the configuration.
 func (r Request) check() error {
 	switch {
 	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor unit may pass the ID to a shell

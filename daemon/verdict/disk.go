@@ -37,7 +37,7 @@ func (f *Facts) Complete() bool {
 }
 
 // holdersChecked reports whether metalplug has checked which processes have the disk open. Only a check since the last appearance
-// of the disk counts. An inspection cannot detect a process that only reads from the disk.
+// of the disk counts. An inspection cannot detect a process that reads from the disk and does not write to it.
 func (f *Facts) holdersChecked() bool {
 	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
 }

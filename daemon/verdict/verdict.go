@@ -54,8 +54,8 @@ type Verdict struct {
 	Reason  string
 	Warning string // a fault that does not prevent the use of the device
 	// Reserved explains why no tenant except the current one may have the device, for example because the host uses the device.
-	// Barred is [BeingCleared] while the device must be cleared. Otherwise, Barred is the same text as Reserved. It is empty if
-	// Reserved describes only data that is erased before the next container starts.
+	// Barred is [BeingCleared] while the device must be cleared. Otherwise, Barred is the same text as Reserved. Barred is empty
+	// if Reserved describes only data that is erased before the next container starts.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
@@ -85,8 +85,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data can leave its device list or its bundle before the data is erased. This is
-// allowed if the data is in any case erased before the next container starts.
+// Parting reports whether a disk with a tenant's data can leave its device list or its bundle before the data is erased. The disk
+// can leave if the data is in any case erased before the next container starts.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }
@@ -263,8 +263,8 @@ const (
 )
 
 // Todo returns the work that is pending for a device. Some disks have no content from a tenant, or need not be erased yet. For
-// such a disk, metalplug only checks that the processes of the last tenant have ended. An operator may be using a cordoned disk,
-// so metalplug only reads such a disk.
+// such a disk, metalplug does nothing but check that the processes of the last tenant have ended. An operator may be using a
+// cordoned disk, so metalplug reads such a disk but does not write to it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {

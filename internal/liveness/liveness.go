@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness detects loops that make no progress. A loop does not wake up regularly to report progress. It only answers
-// when another goroutine checks it.
+// Package liveness detects loops that make no progress. A loop does not wake up regularly to report progress. A loop answers when
+// another goroutine checks the loop, and at no other time.
 package liveness
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Probe finds out whether a loop still runs. The zero value is ready for use. Its methods are safe for concurrent use.
+// Probe finds out whether a loop still runs. The zero value is ready for use. The methods are safe for concurrent use.
 type Probe struct {
 	once  sync.Once
 	asked chan struct{}
@@ -46,8 +46,8 @@ func (p *Probe) Alive(ctx context.Context, name string) error {
 	return nil
 }
 
-// Poke sends a signal to a channel with a buffer of one. If the channel already contains a signal, Poke does nothing. It does not
-// block.
+// Poke sends a signal to a channel with a buffer of one. If the channel already contains a signal, Poke does nothing. Poke does
+// not block.
 func Poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -12,8 +12,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// Passed returns the descriptors that the service manager has passed. Their names from FileDescriptorName= are the keys of the
-// map. The caller owns the descriptors. Each call returns the same descriptors.
+// Passed returns the descriptors that the service manager has passed. The keys of the map are the names from FileDescriptorName=.
+// The caller owns the descriptors. Each call returns the same descriptors.
 func Passed() map[string]*os.File {
 	sockets := make(map[string]*os.File)
 	for name, files := range activation.FilesWithNames() {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// configSize is the number of bytes of PCI configuration space that are recorded. They form the header, which the kernel
-	// caches (PCI_STD_HEADER_SIZEOF).
+	// configSize is the number of bytes of PCI configuration space that are recorded. These bytes form the header, which the
+	// kernel caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
 	// attrDepth is the maximum depth of a recorded attribute below its device. The deepest known attributes are those in
 	// InfiniBand's "ports/1/gid_attrs/ndevs/0".
@@ -92,8 +92,8 @@ func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside sysfs that classes read. They list the mounts and the swap space, and contain the reports from
-// NVIDIA's driver. NVIDIA's nodes are included, because udev does not know them.
+// files writes the files outside sysfs that classes read. These files list the mounts and the swap space, and contain the reports
+// from NVIDIA's driver. NVIDIA's nodes are included, because udev does not know them.
 func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -126,7 +126,8 @@ func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	}
 }
 
-// diskMounts returns the lines of mountinfo that are about block devices. Other lines would only reveal users' paths.
+// diskMounts returns the lines of mountinfo that are about block devices. The other lines are not needed, and would reveal users'
+// paths.
 func diskMounts(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {

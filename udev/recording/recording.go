@@ -23,8 +23,8 @@
 // also begin with /module/.
 //
 // The package invents no data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the tree.
-// The package adds only the files and links that sysfs and udev derive from other data. These are uevent, dev, the links to the
-// subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
+// The package adds only the files and links that sysfs and udev derive from other data. These files and links are uevent, dev,
+// the links to the subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
 package recording
 
 import (

@@ -26,9 +26,9 @@ const quietPeriod = 20 * time.Millisecond
 // maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices has about 20 MB.
 const maxText = 64 << 20
 
-// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. A Source keeps only
-// the devices in memory. Its tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of
-// devices, that directory should be on a RAM disk, because each device has a dozen files.
+// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. A Source keeps only the
+// devices in memory. The tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of devices, that
+// directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
 	// Listen calls Warn if it rejects a saved file, and passes the reason. The previous recording remains in effect. Warn must be
 	// set before Listen is called.

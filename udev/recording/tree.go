@@ -67,7 +67,7 @@ func (t tree) addDir(name string) error {
 	return nil
 }
 
-// These are the limits for paths. They are Linux's NAME_MAX, and PATH_MAX minus some bytes for the root.
+// The limits for paths are Linux's NAME_MAX, and PATH_MAX minus some bytes for the root.
 const (
 	maxElement = 255
 	maxPath    = 3072
