@@ -21,12 +21,12 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders runs the function [Holders] in a separate process, which handles only this request. It blocks until the answer arrives
-// or ctx ends. While the process starts, Holders calls the function "wanted", which must return at most [MaxNumbers] numbers. The
-// answer omits the calling process, which may itself have the devices open. If the holders do not fit into one message, the
-// answer contains one holder for each pod and device node. If the helper could not read the open files of a process, the error
-// may be [ErrIncomplete], but the answer still contains the holders that were found. The error covers only processes of the host
-// and of privileged pods. To cover other pods, call [Answer.Err] with their UIDs.
+// Holders runs the function [Holders] in a separate process, which handles only this request. Holders blocks until the answer
+// arrives or ctx ends. While the process starts, Holders calls the function "wanted", which must return at most [MaxNumbers]
+// numbers. The answer omits the calling process, which may itself have the devices open. If the holders do not fit into one
+// message, the answer contains one holder for each pod and device node. If the helper could not read the open files of a process,
+// the error may be [ErrIncomplete], but the answer still contains the holders that were found. The error covers only processes of
+// the host and of privileged pods. To cover other pods, call [Answer.Err] with their UIDs.
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
 	var numbers []Number
 	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {

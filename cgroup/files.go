@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the number of the device that contains a file system. It may be a virtual device.
+// device is the number of the device that contains a file system. device may be a virtual device.
 type device struct{ major, minor uint32 }
 
 // file identifies a mapped file by its device and inode, as /proc/PID/maps does.
@@ -33,9 +33,9 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// readDescriptors finds the devices that a thread has open, and adds them to the map "held". It follows the links in /proc/PID/fd
-// to the open files, but does not read the text of the links. That text may be a path in another mount namespace or the path of a
-// deleted node.
+// readDescriptors finds the devices that a thread has open, and adds them to the map "held". readDescriptors follows the links in
+// /proc/PID/fd to the open files, but does not read the text of the links. That text may be a path in another mount namespace or
+// the path of a deleted node.
 func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -110,7 +110,8 @@ func (r *scanner) readMappings(task string, held map[Number]bool) error {
 	return nil
 }
 
-// mappedNumber checks whether a mapped file is a node of a wanted device. It returns the number of that device, or zero.
+// mappedNumber checks whether a mapped file is a node of a wanted device. mappedNumber returns the number of that device, or
+// zero.
 func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
@@ -215,8 +216,8 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 // maxLine limits how many bytes of a line are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
-// eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. The length of the text counts as
-// work for the pod.
+// eachLine calls f for each line of a procfs file. eachLine cuts off each line after maxLine bytes. The length of the text counts
+// as work for the pod.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
 	size, rest := 0, false // the variable rest is true in the middle of a line

@@ -49,7 +49,7 @@ type Holder struct {
 // Unread describes processes whose open files could not be read. All of them belong to the same pod, or to the host.
 type Unread struct {
 	PodUID string `json:"pod,omitempty"` // "" for the host
-	// Any reports whether the processes may hold any device on the node. It is set for the host and for privileged pods, which
+	// Any reports whether the processes may hold any device on the node. Any is set for the host and for privileged pods, which
 	// have CAP_SYS_ADMIN. Other pods can hold only devices that the kubelet gave them.
 	Any   bool   `json:"any,omitempty"`
 	Count int    `json:"count"` // number of processes

@@ -23,7 +23,7 @@ var ErrNoKubepods = errors.New("no kubepods cgroup")
 // version 1.
 const controllersFile = "cgroup.controllers"
 
-// Populated reports whether a pod's cgroup, or a cgroup below it, contains a process. It returns false if the cgroup does
+// Populated reports whether a pod's cgroup, or a cgroup below it, contains a process. Populated returns false if the cgroup does
 // not exist. Zombies are ignored.
 func Populated(root, podUID string) (bool, error) {
 	pods, err := findPods(root)
@@ -61,8 +61,8 @@ func findPods(root string) (map[string][]string, error) {
 	return w.pods, nil
 }
 
-// hierarchies lists the version 1 hierarchies that may contain pods. It is enough to search the first one that exists. The
-// kubelet requires that each pod's cgroup is in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
+// hierarchies lists the version 1 hierarchies that may contain pods. A search of the first one that exists is enough. The kubelet
+// requires that each pod's cgroup is in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
 // hierarchy returns the directory to search for pods. With version 1, this is the directory of the first hierarchy in

@@ -43,8 +43,8 @@ type scanner struct {
 	idleChecks int   // number of checks since steps last changed
 }
 
-// stalled reports whether a call to the kernel has taken longer than r.patience. It must be called exactly once
-// in each check for progress.
+// stalled reports whether a call to the kernel has taken longer than r.patience. stalled must be called exactly once in each
+// check for progress.
 func (r *scanner) stalled() bool {
 	r.idleChecks++
 	if steps := r.steps.Load(); steps != r.lastSteps {
@@ -81,9 +81,10 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// readPod returns the UID of the pod that the scanner's process belongs to. It returns "" for a process of the host, or if the
-// cgroup cannot be read. In cgroup v1, the kernel shows "/" for a thread that exits (kernel/cgroup/cgroup.c, proc_cgroup_show).
-// In this case, readPod reads the cgroup of a running thread. If it finds only new threads that exit, the process is unread.
+// readPod returns the UID of the pod that the scanner's process belongs to. readPod returns "" for a process of the host, or if
+// the cgroup cannot be read. In cgroup v1, the kernel shows "/" for a thread that exits (kernel/cgroup/cgroup.c,
+// proc_cgroup_show). In this case, readPod reads the cgroup of a running thread. If it finds only new threads that exit, the
+// process is unread.
 func (r *scanner) readPod(dir string) (podUID string, err error) {
 	text, err := readFile(dir + "/cgroup")
 	lines, roots := bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(":/\n"))
@@ -201,7 +202,7 @@ func (r *scanner) cpuTime() int64 {
 	return used.Nano()
 }
 
-// charge adds work to the total for the processes of a pod. It returns errWork if the total exceeds maxWork.
+// charge adds work to the total for the processes of a pod. charge returns errWork if the total exceeds maxWork.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
 	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
@@ -333,14 +334,14 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Close closes the descriptor. It returns no error, because nothing was written to the file.
+// Close closes the descriptor. Close returns no error, because nothing was written to the file.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
 // maxRead is the maximum size of a file that [readFile] reads. The longest of these files is /proc/PID/status, which takes up to
 // 700 kB for a process with 65,536 groups (NGROUPS_MAX).
 const maxRead = 1 << 20
 
-// readFile returns the text of a procfs file. It returns an error if the text is longer than maxRead.
+// readFile returns the text of a procfs file. readFile returns an error if the text is longer than maxRead.
 func readFile(name string) (text []byte, err error) {
 	file, err := openFile(name, 0)
 	if err != nil {

@@ -41,7 +41,7 @@ const (
 	// patience is the maximum time that a system call about a process may take. The constant progressChecks says how often
 	// progress is checked during that time.
 	patience, progressChecks = time.Second, 4
-	// maxPause limits the time between two passes. It is less than the time patience.
+	// maxPause limits the time between two passes. maxPause is less than the time patience.
 	maxPause = 100 * time.Millisecond
 )
 
@@ -79,8 +79,8 @@ type scan struct {
 	remote bool
 }
 
-// work is a group of processes that are read one after another. It contains one process of the host, or all processes of
-// a pod, so that a pod with stuck processes blocks only one thread.
+// work is a group of processes that are read one after another. work contains one process of the host, or all processes of a pod,
+// so that a pod with stuck processes blocks only one thread.
 type work struct {
 	podUID string
 	pids   []int
@@ -126,7 +126,7 @@ func (s *scan) run() error {
 	return nil
 }
 
-// round reads the processes that were not listed in an earlier round, and returns their number. It reads the processes of the
+// round reads the processes that were not listed in an earlier round, and returns their number. round reads the processes of the
 // host first, so that only pods can exceed the limit on stuck threads.
 func (s *scan) round(n int) (found int, err error) {
 	pids, err := list(s.proc, func(int) error { return nil })
@@ -294,7 +294,7 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 	return o
 }
 
-// add adds the devices that a scanner has found to the answer. It returns false if the process was abandoned.
+// add adds the devices that a scanner has found to the answer. add returns false if the process was abandoned.
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,8 +68,8 @@ type watches struct {
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// look adds watches on the directories that exist now, and removes all other watches. It adds the watch on a directory before it
-// reads the directory, so that it misses no change.
+// look adds watches on the directories that exist now, and removes all other watches. look adds the watch on a directory before
+// it reads the directory, so that it misses no change.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {

@@ -288,9 +288,9 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints. It starts them when the inventory is complete and the CDI specs are written. As soon as an endpoint
-// is registered, the kubelet may start a container with CDI names from before a reboot. The specs must exist by then. serve
-// reloads the configuration at each signal.
+// serve runs the endpoints. serve starts them when the inventory is complete and the CDI specs are written. As soon as an
+// endpoint is registered, the kubelet may start a container with CDI names from before a reboot. The specs must exist by then.
+// serve reloads the configuration at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

@@ -74,9 +74,9 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 	}()
 }
 
-// sameService reports whether an endpoint would serve the resources a and b in the same way. It ignores the configuration keys
-// match and exclude, which only the inventory uses. It also ignores the keys for the work between two pods, which only the
-// package turnover uses.
+// sameService reports whether an endpoint would serve the resources a and b in the same way. sameService ignores the
+// configuration keys match and exclude, which only the inventory uses. sameService also ignores the keys for the work between two
+// pods, which only the package turnover uses.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}

@@ -25,8 +25,8 @@ const (
 	soonRounds   = 6
 )
 
-// askHolders queries the kubelet for the devices that its pods hold. It repeats the query while the inventory contains a device
-// that a pod holds or may hold. At other times, askHolders waits for the inventory to change.
+// askHolders queries the kubelet for the devices that its pods hold. askHolders repeats the query while the inventory contains a
+// device that a pod holds or may hold. At other times, askHolders waits for the inventory to change.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}

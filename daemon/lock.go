@@ -68,8 +68,8 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered is called when an endpoint has been registered or has lost its connection to the kubelet. It records the current
-// time, which markStart returns at the next start.
+// markRegistered is called when an endpoint has been registered or has lost its connection to the kubelet. markRegistered records
+// the current time, which markStart returns at the next start.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

@@ -68,7 +68,7 @@ func (v view) visible(mountinfo string) bool {
 	return false
 }
 
-// mount is a directory that the sandbox of the unit may bind-mount. It records which directory the daemon and process 1 see at
+// mount is a directory that the sandbox of the unit may bind-mount. mount records which directory the daemon and process 1 see at
 // the path.
 type mount struct {
 	key               string // configuration key that sets the path
@@ -111,9 +111,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, but the sandbox still shows the old directory (%s); systemctl restart metalplugd", m.key, m.path, now.ownView.path)
 }
 
-// watchMounts runs until one of the kubelet's directories is replaced. It then returns an error, so that systemd restarts the
-// daemon with new mounts. It compares the mounts after each event in the kubelet's directory and after each change to the
-// node's mounts. It also compares them every five minutes.
+// watchMounts runs until one of the kubelet's directories is replaced. watchMounts then returns an error, so that systemd
+// restarts the daemon with new mounts. watchMounts compares the mounts after each event in the kubelet's directory and after each
+// change to the node's mounts. watchMounts also compares them every five minutes.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{

@@ -30,9 +30,9 @@ type preview struct {
 	answered bool
 }
 
-// Preview reads an [api.Preview] from in, and runs a daemon for it. It writes the answer to out. Preview returns when the input
-// or ctx ends. If an error occurs before the answer is complete, Preview writes an answer with only the error, and returns this
-// error too.
+// Preview reads an [api.Preview] from in, and runs a daemon for it. Preview writes the answer to out. Preview returns when the
+// input or ctx ends. If an error occurs before the answer is complete, Preview writes an answer with only the error, and returns
+// this error too.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,7 +70,8 @@ func (p *preview) configure(o *Options) {
 	}
 }
 
-// allocate waits until all devices are inspected, and allocates the requested devices to pods. It runs instead of the endpoints.
+// allocate waits until all devices are inspected, and allocates the requested devices to pods. allocate runs instead of the
+// endpoints.
 func (d *daemon) allocate(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

@@ -11,13 +11,13 @@ import (
 // task is a part of the daemon that runs until the daemon stops.
 type task struct {
 	name string
-	// run does the work of the task until ctx ends. It calls ready once, as soon as other tasks can rely on this task. If run
+	// run does the work of the task until ctx ends. run calls ready once, as soon as other tasks can rely on this task. If run
 	// returns before ctx ends, the daemon stops, even if there was no error.
 	run func(ctx context.Context, ready func()) error
 }
 
-// runTasks runs the tasks until ctx ends or a task ends. It calls allReady when all tasks have called ready. When one task ends,
-// runTasks stops the others and waits for them. runTasks returns the error of the task that ended first.
+// runTasks runs the tasks until ctx ends or a task ends. runTasks calls allReady when all tasks have called ready. When one task
+// ends, runTasks stops the others and waits for them. runTasks returns the error of the task that ended first.
 func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

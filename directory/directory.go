@@ -17,7 +17,7 @@ import (
 // hint, so the receiver must check the file itself.
 type Event = fsnotify.Event
 
-// Watch watches a directory. It sends events to the channel Events. An error on the channel Errors means that events may have
+// Watch watches a directory. Watch sends events to the channel Events. An error on the channel Errors means that events may have
 // been lost. A Watch must be closed.
 type Watch struct {
 	*fsnotify.Watcher

@@ -19,7 +19,7 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain removes the timestamp and attributes with an empty text from a line. It also replaces slog's name for [LevelNotice]
+// plain removes the timestamp and attributes with an empty text from a line. plain also replaces slog's name for [LevelNotice]
 // with NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
@@ -46,7 +46,7 @@ func ParseLevel(name string) (slog.Level, error) {
 	return level, nil
 }
 
-// journalHandler writes log lines in the journal's native protocol. It calls Write once for each line.
+// journalHandler writes log lines in the journal's native protocol. journalHandler calls Write once for each line.
 type journalHandler struct {
 	level slog.Level
 	attrs []slog.Attr

@@ -79,7 +79,7 @@ func (l *Log) Close() {
 // queue is a writer that appends lines to the queue of a log.
 type queue struct{ *Log }
 
-// Write queues a line. It does not block.
+// Write queues a line. Write does not block.
 func (q queue) Write(line []byte) (int, error) {
 	isError := bytes.HasPrefix(line, []byte("PRIORITY=3\n")) || bytes.HasPrefix(line, []byte("level=ERROR "))
 	if !isError && len(q.lines) >= queueLines-errorLines {

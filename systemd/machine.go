@@ -14,12 +14,12 @@ import (
 // /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 
-// application is metalplug's application ID for [MachineID]. It was created with "systemd-id128 new".
+// application is metalplug's application ID for [MachineID]. application was created with "systemd-id128 new".
 var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
 
-// MachineID returns a machine ID that only metalplug uses, as 32 hexadecimal digits. It derives the ID from machine-id(5)
-// as sd_id128_get_machine_app_specific(3) does. The result is empty if the machine has no ID yet, or if
-// METALPLUG_MACHINE_ID is set to an empty value.
+// MachineID returns a machine ID that only metalplug uses, as 32 hexadecimal digits. MachineID derives the ID from machine-id(5)
+// as sd_id128_get_machine_app_specific(3) does. The result is empty if the machine has no ID yet, or if METALPLUG_MACHINE_ID is
+// set to an empty value.
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd connects the daemon to the service manager. It handles readiness, the watchdog, the status line and the
-// journal. If systemd did not start the daemon, the functions for the service manager have no effect.
+// Package systemd connects the daemon to the service manager. The package handles readiness, the watchdog, the status line and
+// the journal. If systemd did not start the daemon, the functions for the service manager have no effect.
 package systemd
 
 import (

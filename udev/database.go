@@ -41,9 +41,9 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 	return NewDevice(sysPath, all), nil
 }
 
-// ReadDevice returns a device as udev reports it, without using libudev. It reads sysfs at the path sys, and udevd's database
-// below the path run. If udevd has not yet processed the device, the device has only the kernel's properties. In systemd,
-// device_update_db_handle and device_read_db_internal define the format of a record (src/libsystemd/sd-device).
+// ReadDevice returns a device as udev reports it, without using libudev. ReadDevice reads sysfs at the path sys, and udevd's
+// database below the path run. If udevd has not yet processed the device, the device has only the kernel's properties. In
+// systemd, device_update_db_handle and device_read_db_internal define the format of a record (src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	d, err := ReadKernel(sys, sysPath)
 	if err != nil {

@@ -102,7 +102,7 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// event turns a line of a record into an event. It returns false if a process wrote the line, or if the line is not about an
+// event turns a line of a record into an event. event returns false if a process wrote the line, or if the line is not about an
 // existing PCI function.
 func (k *kernelLog) event(line string) (Event, bool) {
 	head, text, ok := strings.Cut(line, ";")

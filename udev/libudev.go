@@ -17,8 +17,8 @@ const collectEvery = 512
 
 func checkLibudev() error { return nil }
 
-// enumerate returns copies of all devices that libudev lists. It sets no filter, so the result includes devices that udevd has
-// not yet processed.
+// enumerate returns copies of all devices that libudev lists. enumerate sets no filter, so the result includes devices that udevd
+// has not yet processed.
 func enumerate() ([]Device, error) {
 	var u libudev.Udev
 	enumeration := u.NewEnumerate()

@@ -26,7 +26,7 @@ const (
 	largestMessage = 64 << 10 // bytes
 )
 
-// Monitor is a socket that receives events from udevd. It queues events from the moment it is opened.
+// Monitor is a socket that receives events from udevd. Monitor queues events from the moment it is opened.
 //
 // Monitor replaces libudev's monitor for three reasons. A socket passed by systemd works outside the host's network
 // namespace. libudev cannot distinguish an overflow from an empty queue. If /run/udev/control is missing, libudev joins
@@ -49,7 +49,7 @@ type Dropped struct {
 	Overwritten uint64 // number of times that unread messages in the kernel log were overwritten
 }
 
-// OpenMonitor opens the socket. It receives the machine's events only in the host's network namespace. Without
+// OpenMonitor opens the socket. OpenMonitor receives the machine's events only in the host's network namespace. Without
 // CAP_NET_ADMIN, the kernel limits the receive buffer to net.core.rmem_max.
 func OpenMonitor() (*Monitor, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
@@ -64,8 +64,8 @@ func OpenMonitor() (*Monitor, error) {
 	return newMonitor(fd)
 }
 
-// MonitorFromFile uses the socket that systemd passes for ListenNetlink=kobject-uevent 2. It duplicates the descriptor. The
-// caller still owns f and may close it.
+// MonitorFromFile uses the socket that systemd passes for ListenNetlink=kobject-uevent 2. MonitorFromFile duplicates the
+// descriptor. The caller still owns f and may close it.
 func MonitorFromFile(f *os.File) (*Monitor, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -87,13 +87,13 @@ func newMonitor(fd int) (*Monitor, error) {
 // Close closes the socket. A call to Listen that is in progress then returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
-// Dropped returns the current counters. It is safe for concurrent use.
+// Dropped returns the current counters. Dropped is safe for concurrent use.
 func (m *Monitor) Dropped() Dropped {
 	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
 }
 
-// Listen sends every event to the channel events until ctx ends, and returns the context's error. It may be called only once. If
-// events were lost, Listen sends an [Overflow] after the last event that was not lost. The [Overflow] covers all losses before
+// Listen sends every event to the channel events until ctx ends, and returns the context's error. Listen may be called only once.
+// If events were lost, Listen sends an [Overflow] after the last event that was not lost. The [Overflow] covers all losses before
 // it, so no event after it is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event

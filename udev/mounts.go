@@ -79,7 +79,7 @@ func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
 
-// each calls the function report after each change to the keys. It reads the file again whenever the poller wakes up.
+// each calls the function report after each change to the keys. each reads the file again whenever the poller wakes up.
 func (t *table) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return pollEach(ctx, "watch mounts", t.file, func(int) (err error) {

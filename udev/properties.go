@@ -19,8 +19,8 @@ type Properties struct {
 	text string
 }
 
-// NewProperties returns the properties from a map. It omits DEVPATH. In udev, keys contain neither "=" nor NUL, and values
-// contain no NUL.
+// NewProperties returns the properties from a map. NewProperties omits DEVPATH. In udev, keys contain neither "=" nor NUL, and
+// values contain no NUL.
 func NewProperties(all map[string]string) Properties {
 	size := 0
 	for key, value := range all {

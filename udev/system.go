@@ -22,8 +22,8 @@ type Options struct {
 	Cgroup string
 }
 
-// System is a [Source] for this machine's udev. It gets devices from libudev, events from a [Monitor], mounts from
-// procfs, and driver messages from the kernel log. Its methods are safe for concurrent use.
+// System is a [Source] for this machine's udev. System gets devices from libudev, events from a [Monitor], mounts from procfs,
+// and driver messages from the kernel log. Its methods are safe for concurrent use.
 type System struct {
 	monitor *Monitor
 	mounts  []*table
@@ -78,8 +78,8 @@ func (s *System) Close() error {
 // events.
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
-// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of sysfs
-// and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish while it reads.
+// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. Enumerate reads all of
+// sysfs and udev's database, which takes about 0.1 ms for each device. Enumerate omits devices that vanish while it reads.
 func (s *System) Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
@@ -88,9 +88,9 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events from udevd, from the mount tables and from the kernel log. It also sends an event when udevd ends or
-// starts again. When parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues without
-// the log. Listen may be called only once.
+// Listen sends the events from udevd, from the mount tables and from the kernel log. Listen also sends an event when udevd ends
+// or starts again. When parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues
+// without the log. Listen may be called only once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Device is a copy of one device as udev reports it. It does not need libudev. Two copies can be compared with ==.
+// Device is a copy of one device as udev reports it. Device does not need libudev. Two copies can be compared with ==.
 type Device struct {
 	Subsystem  string // subsystem in the kernel, such as "nvme", "drm" or "infiniband"
 	DevType    string // type of the device within its subsystem, such as "disk", "partition" or "drm_minor"; usually empty
@@ -67,10 +67,10 @@ type Event struct {
 
 // Source is a source of devices and events. A source is either the machine's udev or a recording of another machine.
 type Source interface {
-	// Enumerate returns all devices that currently exist. It blocks while it reads sysfs and udev's database.
+	// Enumerate returns all devices that currently exist. Enumerate blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
-	// Listen sends each event that has occurred since the source was opened. It blocks until ctx ends, and returns the context's
-	// error. It may be called only once.
+	// Listen sends each event that has occurred since the source was opened. Listen blocks until ctx ends, and returns the
+	// context's error. Listen may be called only once.
 	Listen(ctx context.Context, events chan<- Event) error
 }
 

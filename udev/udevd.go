@@ -41,7 +41,7 @@ func openUdevdWatch(cgroup string) (*udevdWatch, error) {
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup contains a process. It also returns true if systemd does not use cgroup v2, because
+// running reports whether udevd's cgroup contains a process. running also returns true if systemd does not use cgroup v2, because
 // udevd's cgroup is then not at the expected path.
 func (w *udevdWatch) running() bool {
 	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err != nil {

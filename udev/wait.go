@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollEach calls the functions read and handle in turn. It returns the context's error when ctx ends, or the first error from the
-// two functions. The function read returns EAGAIN if there is nothing to read. In that case, pollEach waits in the runtime's
-// poller before it calls read again. Until there is something to read, pollEach blocks no thread, and the process does not wake
-// up. pollEach may be called only once for each file.
+// pollEach calls the functions read and handle in turn. pollEach returns the context's error when ctx ends, or the first error
+// from the two functions. The function read returns EAGAIN if there is nothing to read. In that case, pollEach waits in the
+// runtime's poller before it calls read again. Until there is something to read, pollEach blocks no thread, and the process does
+// not wake up. pollEach may be called only once for each file.
 func pollEach(ctx context.Context, what string, file *os.File, read func(fd int) error, handle func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()

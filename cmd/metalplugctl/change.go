@@ -33,8 +33,9 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds any device in the list held, and until metalplugd has recorded what the pods left. It also
-// waits while metalplugd restarts. A new metalplugd does not know the holders until it has inspected the hardware.
+// awaitRelease waits until no pod holds any device in the list held, and until metalplugd has recorded what the pods left.
+// awaitRelease also waits while metalplugd restarts. A new metalplugd does not know the holders until it has inspected the
+// hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func(api.Event) error {
@@ -242,7 +243,7 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device in requests to the control socket. It escapes the names "." and "..", because a server
+// pathOf returns the path of a device in requests to the control socket. pathOf escapes the names "." and "..", because a server
 // would otherwise remove them from the path.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)

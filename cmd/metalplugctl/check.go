@@ -103,7 +103,7 @@ func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format stri
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds a warning about each valid value that is probably a mistake. It skips the key that has already been reported.
+// review adds a warning about each valid value that is probably a mistake. review skips the key that has already been reported.
 func (f *checkedFiles) review(c config.Config, r config.Resource, reported string) {
 	for i, patterns := range []map[string]string{r.Match, r.Exclude} {
 		for _, key := range slices.Sorted(maps.Keys(patterns)) {
@@ -121,7 +121,7 @@ func (f *checkedFiles) review(c config.Config, r config.Resource, reported strin
 	}
 }
 
-// compare adds a warning if a resource gets no usable device on this node. It also adds one if the exclude patterns of the
+// compare adds a warning if a resource gets no usable device on this node. compare also adds one if the exclude patterns of the
 // resource match no device. The result is the key that the warning is about.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
 	switch key = cmp.Or(match.key, "match"); {

@@ -25,8 +25,8 @@ func (o *clientOptions) client() api.Client {
 	return c
 }
 
-// configured returns the configuration in a file. It also returns a client for the control socket that this configuration names.
-// If the file contains errors, configured uses the defaults.
+// configured returns the configuration in a file. configured also returns a client for the control socket that this configuration
+// names. If the file contains errors, configured uses the defaults.
 func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
@@ -35,8 +35,8 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs returns the device IDs that the shell offers as completions. It offers none after the first argument, unless the
-// command accepts several. For the command uncordon, it offers only cordoned devices.
+// deviceIDs returns the device IDs that the shell offers as completions. deviceIDs offers none after the first argument, unless
+// the command accepts several. For the command uncordon, it offers only cordoned devices.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

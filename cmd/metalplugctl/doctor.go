@@ -173,8 +173,8 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. Equal findings
-// of several checks share a line.
+// findings writes all findings, beginning with the failures. findings also writes the number of findings at each level. Equal
+// findings of several checks share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	checks := make(map[finding][]string) // maps a finding to the names of all checks that have this finding

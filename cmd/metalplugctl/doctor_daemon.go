@@ -42,8 +42,8 @@ func (d *doctor) ask() error {
 	return err
 }
 
-// checkDaemon checks that metalplugd answers and is ready. It also checks that metalplugd reads the expected configuration and
-// can write its files.
+// checkDaemon checks that metalplugd answers and is ready. checkDaemon also checks that metalplugd reads the expected
+// configuration and can write its files.
 func (d *doctor) checkDaemon() (fine string) {
 	if d.askErr != nil {
 		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.askErr)
@@ -90,8 +90,8 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// checkUdev checks that udevd is running. It looks at udevd's files in /run/udev. The file named control exists while udevd
-// runs, and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev checks that udevd is running. checkUdev looks at udevd's files in /run/udev. The file named control exists while
+// udevd runs, and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
@@ -173,10 +173,10 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices checks the health of the devices. It does not report a built-in resource that has no device, because most nodes
-// lack some kinds of hardware, such as FPGAs. It reports a cordoned device, because an operator may have forgotten the cordon.
-// If several devices have the same problem, there is only one finding. This finding names one of these devices and the number of
-// the other devices.
+// checkDevices checks the health of the devices. checkDevices does not report a built-in resource that has no device, because
+// most nodes lack some kinds of hardware, such as FPGAs. checkDevices reports a cordoned device, because an operator may have
+// forgotten the cordon. If several devices have the same problem, there is only one finding. This finding names one of these
+// devices and the number of the other devices.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {

@@ -24,8 +24,8 @@ const (
 	// defaultRoot is the default value of the kubelet's --root-dir (kubernetes v1.36 cmd/kubelet/app/options/options.go,
 	// defaultRootDir).
 	defaultRoot = "/var/lib/kubelet"
-	// devicePluginDir is the kubelet's directory for device plugins. It is a constant in the kubelet, so --root-dir does not
-	// change it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go; kubernetes#120626).
+	// devicePluginDir is the kubelet's directory for device plugins. devicePluginDir is a constant in the kubelet, so --root-dir
+	// does not change it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go; kubernetes#120626).
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 

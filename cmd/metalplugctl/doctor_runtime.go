@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// setting returns the first value that a TOML text has for a key, in any section. It returns "" if the key is missing.
+// setting returns the first value that a TOML text has for a key, in any section. setting returns "" if the key is missing.
 func setting(text, key string) string {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(line, "=")
@@ -32,7 +32,7 @@ const (
 	crioFile       = "/etc/crio/crio.conf"
 )
 
-// checkCDI checks that the container runtime accepts CDI device names. It does nothing if no resource uses such names.
+// checkCDI checks that the container runtime accepts CDI device names. checkCDI does nothing if no resource uses such names.
 func (d *doctor) checkCDI() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool {
 		return r.Inject == config.InjectCDI || r.Serve == config.ServeDRA

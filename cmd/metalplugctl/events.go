@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// eventsCommand prints events. It writes each line immediately, so that a program that reads from a pipe receives each
+// eventsCommand prints events. eventsCommand writes each line immediately, so that a program that reads from a pipe receives each
 // event without delay.
 func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{

@@ -20,8 +20,8 @@ type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // devices that the resource gets
 	Lost     []matchedDevice `json:"lost"`    // matching devices that an earlier resource gets
-	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. It is empty if there
-	// is no such problem.
+	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. Unfilled is empty
+	// if there is no such problem.
 	Unfilled string `json:"unfilled,omitempty"`
 	key      string // configuration key that Unfilled is about, such as "match.PCI_ID"
 	excludes bool   // whether the exclude matches a device that the resource would otherwise get
@@ -126,7 +126,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	}
 }
 
-// idle explains why the resource gets no usable device. It returns "" if the resource gets at least one usable device.
+// idle explains why the resource gets no usable device. idle returns "" if the resource gets at least one usable device.
 func (t resourceMatch) idle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
@@ -171,7 +171,7 @@ func mistake(key, pattern string) string {
 	return ""
 }
 
-// reason explains why pods currently cannot use a device. It returns "" if they can.
+// reason explains why pods currently cannot use a device. reason returns "" if they can.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()

@@ -48,7 +48,7 @@ func onceFlag(cmd *cobra.Command) *bool {
 // validValues is the annotation of a flag that accepts only a fixed set of values. The annotation lists these values.
 const validValues = "fixed"
 
-// choiceFlag adds a flag with a fixed set of values, as [stringFlag] does. It adds the default to the usage text.
+// choiceFlag adds a flag with a fixed set of values, as [stringFlag] does. choiceFlag adds the default to the usage text.
 func choiceFlag(cmd *cobra.Command, name, letter, value, usage string, values ...string) *string {
 	if value != "" {
 		usage += " (default: " + value + ")"

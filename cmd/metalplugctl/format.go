@@ -120,7 +120,7 @@ func firstOf(names []string) string {
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }
 
-// numaNode formats the number of a NUMA node. It returns "-" for -1, which means unknown.
+// numaNode formats the number of a NUMA node. numaNode returns "-" for -1, which means unknown.
 func numaNode(node int) string {
 	if node < 0 {
 		return "-"

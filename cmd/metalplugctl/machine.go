@@ -74,7 +74,7 @@ const (
 	auditSize = 4 << 20
 )
 
-// denials reads the end of the audit log. It counts the lines that contain both an SELinux denial and the word metalplug.
+// denials reads the end of the audit log. denials counts the lines that contain both an SELinux denial and the word metalplug.
 func (m machine) denials() (n int, err error) {
 	f, err := os.Open(m.path(auditLog))
 	if err != nil {

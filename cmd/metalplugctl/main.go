@@ -37,7 +37,7 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts contains the help text of each command. It does not describe the flags.
+// helpTexts contains the help text of each command. helpTexts does not describe the flags.
 //
 //go:embed help/*.txt
 var helpTexts embed.FS
@@ -156,9 +156,9 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkValues returns an error if a flag has an invalid value. It also returns an error if an argument or the value of a flag
-// is empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase the
-// disk, or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line,
+// checkValues returns an error if a flag has an invalid value. checkValues also returns an error if an argument or the value of a
+// flag is empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase
+// the disk, or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line,
 // because the shell may pass an empty word.
 func checkValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {

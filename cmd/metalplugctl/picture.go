@@ -35,7 +35,7 @@ var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", 
 // distanceColours lists a colour for each distance, nearest first, in the same order as [legend].
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
-// picture draws the PCI tree and the distances. It returns the text of the SVG picture.
+// picture draws the PCI tree and the distances. picture returns the text of the SVG picture.
 func picture(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}

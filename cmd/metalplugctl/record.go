@@ -78,8 +78,8 @@ var extraSubsystems = []string{
 // moduleDirs lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
 var moduleDirs = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that any class uses and the parents of these devices. It also returns the devices in the
-// subsystems that extraSubsystems lists. It omits RAM disks and unused loop devices.
+// relevant returns the devices that any class uses and the parents of these devices. relevant also returns the devices in the
+// subsystems that extraSubsystems lists. relevant omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string

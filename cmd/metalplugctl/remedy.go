@@ -32,7 +32,7 @@ func registrationRemedy(state string) string {
 	return reconnectRemedy
 }
 
-// remedy returns the remedy for a device that pods cannot get. It returns "" if the reason already contains a remedy.
+// remedy returns the remedy for a device that pods cannot get. remedy returns "" if the reason already contains a remedy.
 func remedy(d api.Device) string {
 	if !d.Cordoned {
 		return ""
@@ -73,8 +73,8 @@ func complaint(v api.Device) (level, text string) {
 	return "", ""
 }
 
-// isWithheld reports whether an operator could make the device available. It returns false for a disk without a configured
-// resource, because such disks are normal after the installation.
+// isWithheld reports whether an operator could make the device available. isWithheld returns false for a disk without a
+// configured resource, because such disks are normal after the installation.
 func isWithheld(v api.Device) bool {
 	if strings.HasPrefix(v.Reason, unproven) { // in other cases, metalplug is still reading the disk
 		return strings.Contains(v.Reason, "erases and offers the disk")

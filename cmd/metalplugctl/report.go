@@ -68,8 +68,8 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 // placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. It masks the values of env, because they may be passwords. If a value is written
-// with escape sequences, configuration may not find the value in the text. In that case, configuration omits the file.
+// configuration adds a configuration file. configuration masks the values of env, because they may be passwords. If a value is
+// written with escape sequences, configuration may not find the value in the text. In that case, configuration omits the file.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -88,8 +88,8 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds what metalplugd answers to the bug report. It replaces the names of pods and users in the decoded fields. In the
-// encoded text, a short name may also be part of another word.
+// answers adds what metalplugd answers to the bug report. answers replaces the names of pods and users in the decoded fields. In
+// the encoded text, a short name may also be part of another word.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON
@@ -137,7 +137,7 @@ func (b *bugReport) hideDevice(id string) {
 	}
 }
 
-// journal adds the newest journal lines of metalplug's units. It replaces the name of the node in these lines.
+// journal adds the newest journal lines of metalplug's units. journal replaces the name of the node in these lines.
 func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder
@@ -159,7 +159,7 @@ func (b *bugReport) journal(ctx context.Context) {
 	b.add("journal.txt", []byte(text.String()), err)
 }
 
-// versions adds the versions of the software on the node. It replaces the name of the node.
+// versions adds the versions of the software on the node. versions replaces the name of the node.
 func (b *bugReport) versions() {
 	name, _ := os.Hostname()
 	b.recorder.Hide(name)

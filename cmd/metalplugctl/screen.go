@@ -55,8 +55,8 @@ var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}
 // escape returns the JSON escape sequence for a control character, because a terminal could interpret the character itself.
 func escape(character []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(character))[0]) }
 
-// show writes a state as JSON, or as text. It calls the given function to write the text. If compact is true, the JSON is written
-// on one line.
+// show writes a state as JSON, or as text. show calls the given function to write the text. If compact is true, the JSON is
+// written on one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
@@ -121,7 +121,7 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapped breaks a text between words into lines of at most width columns. It does not break a word that is longer than a
+// wrapped breaks a text between words into lines of at most width columns. wrapped does not break a word that is longer than a
 // line, so that users can copy the word.
 func wrapped(text string, width int) (lines []string) {
 	width = max(width, 8)

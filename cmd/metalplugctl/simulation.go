@@ -67,8 +67,8 @@ func simulate(c *config.Config, file, recorded string) (remove func(), err error
 	return remove, nil
 }
 
-// daemonFile returns the path of metalplugd. It first looks in the directory of this program, and then where the package installs
-// metalplugd.
+// daemonFile returns the path of metalplugd. daemonFile first looks in the directory of this program, and then where the package
+// installs metalplugd.
 func daemonFile() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -83,7 +83,7 @@ func daemonFile() (string, error) {
 	return "", fmt.Errorf("metalplugd not found in %s or %s", dir, filepath.Join(dir, "../sbin"))
 }
 
-// run runs metalplugd until the function show returns or the command ends. It calls show when the resources are registered and
+// run runs metalplugd until the function show returns or the command ends. run calls show when the resources are registered and
 // the containers have their devices. The options that it passes to show contain the socket of this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()

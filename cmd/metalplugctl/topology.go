@@ -103,8 +103,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree. It also returns the GPUs and HCAs for the table of distances, and the number of devices that are
-// not on PCI.
+// treeOf returns the PCI tree. treeOf also returns the GPUs and HCAs for the table of distances, and the number of devices that
+// are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -144,8 +144,8 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows a chain of bridges that each have only one branch below them. It returns the joined names of these bridges, and
-// the last branch of the chain.
+// joined follows a chain of bridges that each have only one branch below them. joined returns the joined names of these bridges,
+// and the last branch of the chain.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view shows a state on the alternate screen of a terminal. It redraws the state after each change, and the user can
-// scroll with keys. It restores the terminal at the end. Its methods are safe for concurrent use.
+// view shows a state on the alternate screen of a terminal. view redraws the state after each change, and the user can scroll
+// with keys. view restores the terminal at the end. Its methods are safe for concurrent use.
 type view struct {
 	out   *os.File
 	leave context.CancelFunc
@@ -115,14 +115,14 @@ func (v *view) show(out io.Writer, output string, compact bool, state any, draw 
 	return v.change(func() { v.draw = draw })
 }
 
-// forget removes the notes from the view. It does nothing if v is nil.
+// forget removes the notes from the view. forget does nothing if v is nil.
 func (v *view) forget() {
 	if v != nil {
 		_ = v.change(func() { v.notes = nil })
 	}
 }
 
-// change locks the view, calls the given function, and redraws the view. It returns the error of the last write.
+// change locks the view, calls the given function, and redraws the view. change returns the error of the last write.
 func (v *view) change(update func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -168,8 +168,8 @@ func (v *view) frame() string {
 	return frame.String()
 }
 
-// readKeys performs the action of each pressed key, until ctx ends. It also redraws the view after a signal that the size of the
-// terminal has changed.
+// readKeys performs the action of each pressed key, until ctx ends. readKeys also redraws the view after a signal that the size
+// of the terminal has changed.
 func (v *view) readKeys(ctx context.Context, resized <-chan os.Signal) {
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {
@@ -187,7 +187,7 @@ func (v *view) readKeys(ctx context.Context, resized <-chan os.Signal) {
 	}
 }
 
-// press performs the action of the first key in typed. It returns the input after that key.
+// press performs the action of the first key in typed. press returns the input after that key.
 func (v *view) press(typed string) (rest string) {
 	for _, key := range keys {
 		for _, code := range key.codes {

@@ -98,7 +98,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checked prints problems with CDI and with vendor units, which a valid configuration may still have. It returns the exit code.
+// checked prints problems with CDI and with vendor units, which a valid configuration may still have. checked returns the exit
+// code.
 func checked(c config.Config, stderr io.Writer) int {
 	if err := daemon.CheckCDI(c); err != nil { // "systemctl reload" runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)
@@ -110,7 +111,7 @@ func checked(c config.Config, stderr io.Writer) int {
 	return exitOK
 }
 
-// usable reads a configuration. It returns an error if the daemon could not start with it.
+// usable reads a configuration. usable returns an error if the daemon could not start with it.
 func usable(file string) (config.Config, error) {
 	c, err := config.Load(file)
 	if err == nil {

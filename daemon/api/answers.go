@@ -11,7 +11,7 @@ import (
 
 // Device is a device as the control socket shows it.
 type Device struct {
-	// ID is the device's ID in the device plugin, without a share number. It is empty if the device cannot be identified.
+	// ID is the device's ID in the device plugin, without a share number. ID is empty if the device cannot be identified.
 	ID        string    `json:"id"`
 	Resource  string    `json:"resource"`  // empty if the device is not offered
 	Class     string    `json:"class"`     // one of gpu, fpga, infiniband, nvme, node and bundle
@@ -24,7 +24,7 @@ type Device struct {
 	Cordoned  bool      `json:"cordoned"`  // an operator withholds the device from new pods, for the reason in Reason
 	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if there is no such pod or the pod is unknown
 
-	// State is the state of the lease. It is free, allocated, preparing, in-use, released, clearing, failed or unproven.
+	// State is the state of the lease. State is free, allocated, preparing, in-use, released, clearing, failed or unproven.
 	State    string    `json:"state"`
 	Evidence *Evidence `json:"evidence,omitempty"` // why a disk is offered
 	Taker    string    `json:"taker,omitempty"`    // resource that matches the device, if the device is not offered yet
@@ -137,7 +137,7 @@ type Status struct {
 	Unwritten     []string         `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
 }
 
-// Totals contains numbers of devices. It does not count the shares of a device.
+// Totals contains numbers of devices. Totals does not count the shares of a device.
 type Totals struct {
 	Healthy   int `json:"healthy"`
 	Unhealthy int `json:"unhealthy"` // gone, faulty or cordoned

@@ -43,14 +43,14 @@ func (r *Refused) Error() string { return r.Text }
 // the devices of a large node.
 const clientLimit = 30 * time.Second
 
-// Client sends requests to the control socket with the path Socket. It opens a new connection for each request, because a command
-// sends only one or two requests. Its methods are safe for concurrent use. An error is a [*Refused], wraps [ErrNoAnswer], or
-// describes an invalid answer.
+// Client sends requests to the control socket with the path Socket. Client opens a new connection for each request, because a
+// command sends only one or two requests. Its methods are safe for concurrent use. An error is a [*Refused], wraps [ErrNoAnswer],
+// or describes an invalid answer.
 type Client struct {
 	Socket string
 }
 
-// Get sends a GET request for a path and decodes the answer. It blocks until the answer is complete or ctx ends.
+// Get sends a GET request for a path and decodes the answer. Get blocks until the answer is complete or ctx ends.
 func (c Client) Get(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clientLimit)
 	defer cancel()
@@ -58,7 +58,7 @@ func (c Client) Get(ctx context.Context, path string, answer any) error {
 	return c.decode(stream, err, answer)
 }
 
-// Post sends a change, such as a [Change] or a [Claim], to a path and decodes the answer. It blocks until the change is done or
+// Post sends a change, such as a [Change] or a [Claim], to a path and decodes the answer. Post blocks until the change is done or
 // ctx ends.
 func (c Client) Post(ctx context.Context, path string, change, answer any) error {
 	body, err := json.Marshal(change)
@@ -154,7 +154,8 @@ func exchange(to io.Writer, from *bufio.Reader, method, path string, content []b
 	return code, status, err
 }
 
-// noAnswer returns an error that explains why there is no answer. It omits the text that the network packages add to the cause.
+// noAnswer returns an error that explains why there is no answer. noAnswer omits the text that the network packages add to the
+// cause.
 func (c Client) noAnswer(ctx context.Context, err error) error {
 	var op *net.OpError
 	switch {

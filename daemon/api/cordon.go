@@ -15,7 +15,7 @@ type CordonedDevice struct {
 	Cordon
 }
 
-// By returns the name of the user who cordoned the device, or "" if the name is unknown. It prefers the login name, because all
+// By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because all
 // users are root when they use sudo.
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {

@@ -2,12 +2,12 @@
 
 package api
 
-// Answer explains why a device is or is not offered. It lists the steps in the order in which metalplugd decides. The first steps
-// are about udev, the classes, the identity, the rules, use by the host, health and nodes. The next steps show facts that only
-// the inventory knows, such as a cordon or a fault. The last step is about the kubelet.
+// Answer explains why a device is or is not offered. Answer lists the steps in the order in which metalplugd decides. The first
+// steps are about udev, the classes, the identity, the rules, use by the host, health and nodes. The next steps show facts that
+// only the inventory knows, such as a cordon or a fault. The last step is about the kubelet.
 type Answer struct {
 	What string `json:"what"` // the name that was requested
-	// Found contains an entry for each device with the requested name. It is never empty.
+	// Found contains an entry for each device with the requested name. Found is never empty.
 	Found []Explanation `json:"found"`
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit records which pod had which device, and when. It also records how metalplug reset or erased the device between
-// two pods, and how it verified the result.
+// Package audit records which pod had which device, and when. The package also records how metalplug reset or erased the device
+// between two pods, and how it verified the result.
 //
 // Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine writes the
 // file, so that no caller waits for the disk. Entries that cannot be written yet wait in a bounded queue. When the queue is full,
@@ -35,8 +35,8 @@ const (
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
 )
 
-// message returns the log message for an event. It returns "" for refusals and failures, because the code that refuses or fails
-// already logs them.
+// message returns the log message for an event. message returns "" for refusals and failures, because the code that refuses or
+// fails already logs them.
 func (e Event) message() string {
 	return map[Event]string{
 		Allocated: "device allocated",
@@ -105,7 +105,7 @@ func (l *Log) Close() {
 	<-l.closed
 }
 
-// Note logs entries and queues them for the file. It does not block.
+// Note logs entries and queues them for the file. Note does not block.
 func (l *Log) Note(entries ...Entry) {
 	if l == nil {
 		return

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle forms sets of devices that are near each other. It also provides the tree of NUMA nodes and PCI bridges that
-// shows how far apart devices are. It does not read the hardware.
+// Package bundle forms sets of devices that are near each other. The package also provides the tree of NUMA nodes and PCI bridges
+// that shows how far apart devices are. The package does not read the hardware.
 //
 // A distance is a value from PIX to SYS, which operators see. A cost is the number that [Match] minimises. The cost for two
 // devices depends only on the lowest bridge, host bridge or NUMA node that they share. Distances and costs are measured from the

@@ -102,7 +102,7 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose selects one more item of the first kind as the first in a set. It selects the item that reduces the sum of costs the
+// choose selects one more item of the first kind as the first in a set. choose selects the item that reduces the sum of costs the
 // most.
 func (n *Node) choose(counts []int) {
 	var best []*Node
@@ -126,8 +126,8 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].usedFirsts++
 }
 
-// pair completes as many sets as possible with the items below a node. It returns the complete sets, the incomplete sets and the
-// unused items.
+// pair completes as many sets as possible with the items below a node. pair returns the complete sets, the incomplete sets and
+// the unused items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.usedFirsts] {
 		open = append(open, []Item{first})

@@ -53,7 +53,7 @@ func commonDepth(a, b []string) (n int) {
 	return n
 }
 
-// Node is a point where the tree branches. It is the machine, a NUMA node, a host bridge or a bridge.
+// Node is a point where the tree branches. A Node is the machine, a NUMA node, a host bridge or a bridge.
 type Node struct {
 	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, more for a bridge below it
 	Leaves []Leaf

@@ -65,7 +65,7 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. It calls the function "ready" before it writes the files. A caller that needs
+// Run keeps the files up to date until ctx ends. Run calls the function "ready" before it writes the files. A caller that needs
 // the files earlier must first call Update.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()

@@ -31,8 +31,8 @@ const claimPrefix = "metalplug-claim_"
 // claimSize is the maximum size of a claim's spec. A claim has at most 32 devices.
 const claimSize = 1 << 20
 
-// adminSuffix marks the devices of a request with admin access. It follows the first part of a CDI device name. Neither the name
-// of a request nor the UID of a claim contains a dot.
+// adminSuffix marks the devices of a request with admin access. adminSuffix follows the first part of a CDI device name. Neither
+// the name of a request nor the UID of a claim contains a dot.
 const adminSuffix = ".admin"
 
 // Request describes the nodes and variables that containers get for one request in a claim.
@@ -146,7 +146,7 @@ func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.Devic
 	return n
 }
 
-// Unclaim removes the spec of a claim. It returns no error if the spec is missing.
+// Unclaim removes the spec of a claim. Unclaim returns no error if the spec is missing.
 func (s *Specs) Unclaim(uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,9 +28,9 @@ type spec struct {
 	err      error                          // why the file could not be written, or nil
 }
 
-// writeFile writes a spec to a file. It uses the oldest version of the format that supports everything in the spec. A file that
-// already has this content is not written, because runtimes read all specs again after each change to the directory. A runtime
-// rejects a spec without devices. For such a spec, writeFile removes the file.
+// writeFile writes a spec to a file. writeFile uses the oldest version of the format that supports everything in the spec. A file
+// that already has this content is not written, because runtimes read all specs again after each change to the directory. A
+// runtime rejects a spec without devices. For such a spec, writeFile removes the file.
 func writeFile(file string, spec specs.Spec) (err error) {
 	if len(spec.Devices) == 0 {
 		if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// File is the name of the kubelet's checkpoint file. It is in the kubelet's device plugin directory (kubernetes v1.36
+	// File is the name of the kubelet's checkpoint file. File is in the kubelet's device plugin directory (kubernetes v1.36
 	// pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
 	// maxSize is the maximum size of a checkpoint in bytes. An allocation for one container takes about 1 KiB.
@@ -94,8 +94,8 @@ func Read(dir string) (all []AllocatedShare, written time.Time, err error) {
 // ShareMark is the separator in the ID of a share. The ID of the device precedes it, and the number of the share follows it.
 const ShareMark = "::"
 
-// Parent returns the ID of the device that a share belongs to. It returns id if id cannot be the ID of a share. The result may be
-// wrong, because the ID of a device may also contain [ShareMark].
+// Parent returns the ID of the device that a share belongs to. Parent returns id if id cannot be the ID of a share. The result
+// may be wrong, because the ID of a device may also contain [ShareMark].
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {

@@ -151,8 +151,8 @@ var placeholders = []string{"{id}", "{pci}", "{node}"}
 // visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
-// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables. It refuses
-// the names of variables that metalplug sets itself.
+// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables. checkVariable
+// refuses the names of variables that metalplug sets itself.
 func checkVariable(name string) error {
 	if !containsOnly(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
 		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// DefaultFile is the configuration file that is read if no other file is given. It need not exist.
+// DefaultFile is the configuration file that is read if no other file is given. DefaultFile need not exist.
 const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.
@@ -68,8 +68,8 @@ type Config struct {
 	Files     []string   // files that the configuration was read from, in this order
 
 	source Problem // position of the recording in hardware.source, with an empty field What
-	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource counts as unchanged
-	// if it only moved within a file.
+	// places maps resource names to their tables in the files. places is separate from Resources, so that a resource counts as
+	// unchanged if it only moved within a file.
 	places map[string]*table
 }
 
@@ -124,11 +124,11 @@ type Resource struct {
 	// nodes, [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock], only for nvme, default block
 	Nodes string
 
-	// Group holds the keys group, optional and group_by, for several nodes that form one device. It is only for class
-	// node, and nil by default.
+	// Group holds the keys group, optional and group_by, for several nodes that form one device. Group is only for class node,
+	// and nil by default.
 	Group *device.Group
 
-	// Members holds the keys members, near and rest, for the devices in a bundle. It is only for class bundle, and nil by
+	// Members holds the keys members, near and rest, for the devices in a bundle. Members is only for class bundle, and nil by
 	// default.
 	Members *device.Members
 
@@ -138,9 +138,9 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional reports whether the resource is registered only after it has had a device. It is true for built-in
-	// resources that no file names. A resource that a file names is always registered. While it has no devices, pods that
-	// request it do not start.
+	// Optional reports whether the resource is registered only after it has had a device. Optional is true for built-in resources
+	// that no file names. A resource that a file names is always registered. While it has no devices, pods that request it do not
+	// start.
 	Optional bool
 }
 
@@ -227,8 +227,8 @@ func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Unit
 // NeedsSpec reports whether metalplug must write a CDI spec for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
-// WritesSpecs reports whether the daemon writes CDI specs for the resource. It writes either one spec for all devices or one
-// for each claim.
+// WritesSpecs reports whether the daemon writes CDI specs for the resource. WritesSpecs writes either one spec for all devices or
+// one for each claim.
 func (r Resource) WritesSpecs() bool { return r.NeedsSpec() || r.Serve == ServeDRA }
 
 // Variable returns the name of the environment variable that contains the IDs of a container's devices. For

@@ -30,8 +30,8 @@ func withoutIndex(path toml.Key) toml.Key {
 	return path
 }
 
-// checkKnown reports a key that is not in the map exampleValues, and suggests a known key. It ignores keys in the tables match,
-// exclude and env, because these keys are names of properties and variables.
+// checkKnown reports a key that is not in the map exampleValues, and suggests a known key. checkKnown ignores keys in the tables
+// match, exclude and env, because these keys are names of properties and variables.
 func (p place) checkKnown() {
 	path := withoutIndex(p.path)
 	if _, ok := exampleValues[path.String()]; ok {
@@ -80,8 +80,8 @@ func siblingKeys(path toml.Key) (names []string) {
 	return names
 }
 
-// suggestKey returns the known key that is most similar to an unknown one, or "". It first searches the list siblings, which
-// contains the keys of the same table, for a similar or longer name. Next, it searches the other tables for the same name.
+// suggestKey returns the known key that is most similar to an unknown one, or "". suggestKey first searches the list siblings,
+// which contains the keys of the same table, for a similar or longer name. Next, it searches the other tables for the same name.
 // Finally, it tries the map keyReplacements.
 func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])

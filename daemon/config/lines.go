@@ -80,7 +80,7 @@ func keyLines(text string) (lines []int) {
 	return lines
 }
 
-// stringSize returns the size of the string at the beginning of text, including its quotes. It handles all four kinds of
+// stringSize returns the size of the string at the beginning of text, including its quotes. stringSize handles all four kinds of
 // strings.
 func stringSize(text string) int {
 	quote := text[:1]

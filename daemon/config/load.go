@@ -49,7 +49,7 @@ func load(main string, optional bool) (Config, error) {
 	return c, nil
 }
 
-// EnvValues returns the values in every env table in the text of a file, even if the configuration is invalid. It returns
+// EnvValues returns the values in every env table in the text of a file, even if the configuration is invalid. EnvValues returns
 // an error if the text is not TOML.
 func EnvValues(text string) (values []string, err error) {
 	var tree map[string]any
@@ -116,7 +116,7 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read reads a file. It ignores a drop-in that is a link to /dev/null.
+// read reads a file. read ignores a drop-in that is a link to /dev/null.
 func read(name string) *file {
 	null, _ := os.Stat(os.DevNull) // SameFile returns false for nil
 	info, err := os.Stat(name)
@@ -165,7 +165,7 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	return problems
 }
 
-// syntax returns the problem in a file that is not TOML. It returns only one problem, because the text after that problem
+// syntax returns the problem in a file that is not TOML. syntax returns only one problem, because the text after that problem
 // cannot be parsed reliably.
 func syntax(name string, err error) Problem {
 	parseError, ok := errors.AsType[toml.ParseError](err)

@@ -37,9 +37,9 @@ func (h Hardware) Source() string {
 	return "recording:" + h.Recording
 }
 
-// Pending compares the configuration c of a daemon with the configuration next of a reload. It returns the changes that take
-// effect only after a restart. The result contains one sentence for each changed key in [paths], [hardware] and [reset]. A
-// reload applies every [[resource]].
+// Pending compares the configuration c of a daemon with the configuration next of a reload. Pending returns the changes that take
+// effect only after a restart. The result contains one sentence for each changed key in [paths], [hardware] and [reset]. A reload
+// applies every [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {
@@ -98,8 +98,8 @@ func takePaths(t *table, p *Paths) {
 	takeKinds(t, p)
 }
 
-// takeKinds reports a key that names a directory instead of a socket, or the reverse. It judges by the name alone, because the
-// helpers also read the configuration and may have no access to the kubelet's directories.
+// takeKinds reports a key that names a directory instead of a socket, or the reverse. takeKinds judges by the name alone, because
+// the helpers also read the configuration and may have no access to the kubelet's directories.
 func takeKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))

@@ -35,8 +35,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is the error for an invalid configuration. It contains all errors and is never empty. The errors are sorted by file
-// and then by line. The files come in the order in which metalplug reads them.
+// Problems is the error for an invalid configuration. Problems contains all errors and is never empty. The errors are sorted by
+// file and then by line. The files come in the order in which metalplug reads them.
 type Problems []Problem
 
 // Error returns all problems, one on each line.
@@ -70,8 +70,8 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// valueReplacements lists wrong values that users of other programs may write for a key. It maps each wrong value to the
-// correct one.
+// valueReplacements lists wrong values that users of other programs may write for a key. valueReplacements maps each wrong value
+// to the correct one.
 var valueReplacements = map[string]map[string]string{
 	"class": {
 		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",

@@ -17,8 +17,8 @@ const (
 	// that the kubelet accepts (82 bytes for each share). A share number has at most three digits, and [device.MakeID]
 	// leaves room for them.
 	maxShares = 1000
-	// maxStartTimeout is the maximum timeout before a start. It is less than the 30 seconds that the kubelet allows for
-	// PreStartContainer.
+	// maxStartTimeout is the maximum timeout before a start. maxStartTimeout is less than the 30 seconds that the kubelet allows
+	// for PreStartContainer.
 	maxStartTimeout = 25 * time.Second
 	// eraseTimeout is the default timeout for erasing a disk when no container is waiting for it.
 	eraseTimeout = time.Hour
@@ -105,8 +105,8 @@ func takeAPI(t *table, r *Resource) {
 	}
 }
 
-// checkNarrow reports a resource of class node that would match every device node. It ignores a resource whose match or group
-// is invalid.
+// checkNarrow reports a resource of class node that would match every device node. checkNarrow ignores a resource whose match or
+// group is invalid.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
@@ -142,7 +142,7 @@ func (t *table) onlyFor(key string, class string, classes ...string) {
 	t.reportf(key, "is only for class %s, not for %s; remove it", Alternatives(classes), class)
 }
 
-// takePairs reads a table of strings. It returns nil if the table is empty.
+// takePairs reads a table of strings. takePairs returns nil if the table is empty.
 func takePairs(t *table, checkKey, checkValue func(string) error) map[string]string {
 	if len(t.values) == 0 {
 		return nil

@@ -80,8 +80,8 @@ func (f *file) tables() []map[string]any {
 	return array
 }
 
-// clash reports two resources with the same environment variable, because a container could not distinguish their
-// devices. It also reports two resources that name the same device by its ID.
+// clash reports two resources with the same environment variable, because a container could not distinguish their devices. clash
+// also reports two resources that name the same device by its ID.
 func (c *Config) clash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
 		t.reportf("name", "%s and %s have the same environment variable %s in a container; rename one",

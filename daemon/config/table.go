@@ -119,7 +119,7 @@ func (t *table) place(key string) place {
 	return t.last.child(key)
 }
 
-// elsewhere returns the file and line of a key, for a message about a problem at p. It returns "" if the key is in the
+// elsewhere returns the file and line of a key, for a message about a problem at p. elsewhere returns "" if the key is in the
 // same file as p.
 func (t *table) elsewhere(key string, p place) string {
 	at := t.place(key)
@@ -172,7 +172,7 @@ func (t *table) text(key string, to *string) (ok bool) {
 	return ok
 }
 
-// checked reads a string and reports the problem that the function check finds. It returns true if there is a valid string.
+// checked reads a string and reports the problem that the function check finds. checked returns true if there is a valid string.
 func (t *table) checked(key string, to *string, check func(string) error) bool {
 	if !t.text(key, to) {
 		return false

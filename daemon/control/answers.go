@@ -64,7 +64,7 @@ func wwidOf(t *device.Target) string {
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// reading returns how many disks metalplugd is reading, and what percentage of their bytes it has read. It returns nil if
+// reading returns how many disks metalplugd is reading, and what percentage of their bytes it has read. reading returns nil if
 // metalplugd is reading no disk.
 func reading(snapshot *inventory.Snapshot) *api.ReadProgress {
 	var r api.ReadProgress

@@ -45,7 +45,7 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// changing returns a handler that changes a device and sends the new state of the device. It accepts the same users as
+// changing returns a handler that changes a device and sends the new state of the device. changing accepts the same users as
 // [permitted].
 func (s *Server) changing(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
@@ -65,8 +65,8 @@ func (s *Server) changing(change func(ctx context.Context, id string, c request)
 	})
 }
 
-// perform calls change() without the time limits of a request, because erasing a disk can take hours. It sends the result or the
-// error. The parameter invalid is an error from reading the request, or nil.
+// perform calls change() without the time limits of a request, because erasing a disk can take hours. perform sends the result or
+// the error. The parameter invalid is an error from reading the request, or nil.
 func perform(w http.ResponseWriter, invalid error, change func() (any, error)) {
 	_, tooLarge := errors.AsType[*http.MaxBytesError](invalid)
 	switch {

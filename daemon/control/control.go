@@ -91,7 +91,7 @@ type Options struct {
 	// Foreign returns, for each resource, an ID that the kubelet counts but metalplugd does not offer.
 	Foreign   func(counted map[string][]string) map[string]string
 	Unwritten func() []string // files that cannot be written, with the reasons
-	// Adopt allows metalplug to erase a disk and then offer it. It returns a note for the operator.
+	// Adopt allows metalplug to erase a disk and then offer it. Adopt returns a note for the operator.
 	Adopt  func(ctx context.Context, id string, o api.Change) (note string, err error)
 	Reset  func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o names an erase method
 	Claims Claims
@@ -123,7 +123,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Changed announces a change that no snapshot shows, such as a new registration state of a resource. It does not block.
+// Changed announces a change that no snapshot shows, such as a new registration state of a resource. Changed does not block.
 func (s *Server) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of refusals that are recorded.
 const maxRefusals = 16
 
-// refused records that a container did not get its devices. It keeps only one record of a repeated refusal.
+// refused records that a container did not get its devices. refused keeps only one record of a repeated refusal.
 func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
@@ -215,12 +215,12 @@ func inJSON(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// Serve serves clients on a unix socket until ctx ends. It closes l.
+// Serve serves clients on a unix socket until ctx ends. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, s.routes())
 }
 
-// ServeMetrics serves only /metrics, to any client, until ctx ends. It closes l.
+// ServeMetrics serves only /metrics, to any client, until ctx ends. ServeMetrics closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())

@@ -74,7 +74,7 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 	}}
 }
 
-// follower is a client that follows the events. It keeps one old snapshot. A slow client needs little memory, because this
+// follower is a client that follows the events. follower keeps one old snapshot. A slow client needs little memory, because this
 // snapshot shares most of its data with the newest one.
 type follower struct {
 	*Server
@@ -85,7 +85,7 @@ type follower struct {
 	resources <-chan struct{} // closed after any other change
 }
 
-// wait waits for the next change. It returns false if ctx has ended.
+// wait waits for the next change. wait returns false if ctx has ended.
 func (f *follower) wait(ctx context.Context) bool {
 	select {
 	case <-f.changes:

@@ -81,8 +81,8 @@ func (q *question) candidates(known *inventory.Status) []device.Explained {
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns the requested name in the form of a PCI address in sysfs. It adds the domain if the name does not
-// contain one.
+// address returns the requested name in the form of a PCI address in sysfs. address adds the domain if the name does not contain
+// one.
 func (q *question) address() string {
 	name := strings.ToLower(q.what)
 	if strings.Count(name, ":") == 1 {
@@ -91,8 +91,8 @@ func (q *question) address() string {
 	return name
 }
 
-// sysPath returns the requested name as a path below /sys/devices. It also accepts a path in udev's form, without "/sys".
-// It returns "" for any other name.
+// sysPath returns the requested name as a path below /sys/devices. sysPath also accepts a path in udev's form, without "/sys".
+// sysPath returns "" for any other name.
 func (q *question) sysPath() string {
 	what := q.what
 	if strings.HasPrefix(what, "/devices/") {
@@ -104,8 +104,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices that meet the given condition. It omits devices without a class. If the flag "near" is set,
-// it explains the device that is nearest to an omitted device.
+// explain explains the udev devices that meet the given condition. explain omits devices without a class. If the flag "near" is
+// set, it explains the device that is nearest to an omitted device.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -121,9 +121,9 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 	return all
 }
 
-// explainNearest explains the device that is nearest to a path. It first tries a parent, such as the GPU to which a render node
-// belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such
-// as the RDMA device that belongs to a device node. If there is no such device, it returns the argument none.
+// explainNearest explains the device that is nearest to a path. explainNearest first tries a parent, such as the GPU to which a
+// render node belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI
+// function, such as the RDMA device that belongs to a device node. If there is no such device, it returns the argument none.
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

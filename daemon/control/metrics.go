@@ -20,8 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// metrics contains the metrics of metalplugd. It has its own registry, so that metrics of other packages are not
-// included.
+// metrics contains the metrics of metalplugd. metrics has its own registry, so that metrics of other packages are not included.
 //
 // The number of series depends on the configuration and the hardware. Each scrape creates the series, so removed devices and
 // pods that have ended have no series. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has
@@ -93,7 +92,7 @@ func (s *Server) Endpoints() plugin.Metrics {
 	}
 }
 
-// CountReset counts a reset or erasure of a device. It records the resource, the name of the method and the duration.
+// CountReset counts a reset or erasure of a device. CountReset records the resource, the name of the method and the duration.
 func (s *Server) CountReset(resource, method string, took time.Duration, err error) {
 	s.resets.WithLabelValues(resource, method, result(err)).Inc()
 	s.resetTime.Observe(took.Seconds())

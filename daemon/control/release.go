@@ -9,8 +9,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TimeReleases measures the time from the release of a device until the device is offered again. It calls the function ready
-// once, and runs until ctx ends. The error is always nil.
+// TimeReleases measures the time from the release of a device until the device is offered again. TimeReleases calls the function
+// ready once, and runs until ctx ends. The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
 	released := make(releases)
@@ -28,8 +28,8 @@ func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 // releases maps device IDs to the times when the devices were released. The time is zero while a pod holds the device.
 type releases map[string]time.Time
 
-// next returns the releases after a new snapshot. It calls offered() for each device that is offered again. It omits devices that
-// are cordoned or absent, because these wait for an operator.
+// next returns the releases after a new snapshot. next calls offered() for each device that is offered again. next omits devices
+// that are cordoned or absent, because these wait for an operator.
 func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func(took time.Duration)) releases {
 	next := make(releases)
 	for d := range snapshot.All() {

@@ -32,8 +32,8 @@ type Links struct {
 // linkTimeout is how long a request waits until the link speeds are read.
 const linkTimeout = time.Second
 
-// speeds returns the link speed of each function, by path. It does not read a link speed while an earlier read of the
-// same link is in progress.
+// speeds returns the link speed of each function, by path. speeds does not read a link speed while an earlier read of the same
+// link is in progress.
 func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,8 +117,8 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	return t
 }
 
-// link returns the link speed of a PCI function, such as "32.0 GT/s x16". It returns "" if sysfs does not report the
-// speed (current_link_speed_show in drivers/pci/pci-sysfs.c).
+// link returns the link speed of a PCI function, such as "32.0 GT/s x16". link returns "" if sysfs does not report the speed
+// (current_link_speed_show in drivers/pci/pci-sysfs.c).
 func link(tree *sysfs.Tree, function string) string {
 	speed, err := tree.Attr(function, "current_link_speed")
 	width := tree.Uint(function, "current_link_width")

@@ -49,7 +49,7 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain returns an explanation. It waits at most [explainTimeout] for an earlier explanation to end. The error may be
+// explain returns an explanation. explain waits at most [explainTimeout] for an earlier explanation to end. The error may be
 // [errBusy] or the context's error.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
@@ -74,8 +74,8 @@ type question struct {
 	devices  []udev.Device // all udev devices that are present
 }
 
-// answer finds the devices with the requested name and explains them. It uses the inventory for hardware that is absent.
-// It inspects all other hardware again, so that the answer is correct even if an event was lost.
+// answer finds the devices with the requested name and explains them. answer uses the inventory for hardware that is absent.
+// answer inspects all other hardware again, so that the answer is correct even if an event was lost.
 func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()

@@ -4,7 +4,7 @@ package device
 
 import "slices"
 
-// Bundle is the class of bundles, which combine devices of other resources. It matches no udev device, so [Classes] does not
+// Bundle is the class of bundles, which combine devices of other resources. Bundle matches no udev device, so [Classes] does not
 // contain it. The inventory forms the bundles.
 var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 

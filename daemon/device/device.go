@@ -15,7 +15,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device identifies a device that a container can get. It does not contain the state of the device. Read the state from sysfs.
+// Device identifies a device that a container can get. Device does not contain the state of the device. Read the state from
+// sysfs.
 type Device struct {
 	ID            string // the same after a reboot, unique on the machine, made by [MakeID]
 	Class         *Class
@@ -29,7 +30,7 @@ type Device struct {
 	group         *groupNodes  // the nodes of a group; set only during an inspection
 }
 
-// ClassName returns the name of the device's class. It is empty if only the kubelet's checkpoint lists the device.
+// ClassName returns the name of the device's class. The name is empty if only the kubelet's checkpoint lists the device.
 func (d *Device) ClassName() string {
 	if d.Class == nil {
 		return ""
@@ -129,7 +130,7 @@ type Class struct {
 	// Warning describes a problem that the operator should solve. The device is still usable. Warning returns "" if there is no
 	// such problem.
 	Warning func(*Host, Device) string
-	// Target describes the device for a helper. It returns nil if no helper can work on the device.
+	// Target describes the device for a helper. Target returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is
 	// enough.

@@ -187,9 +187,9 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames returns the names of the DRM devices below a PCI function. It returns only names that consist of the given prefix and
-// a number. The prefixes "card" and "renderD" select only devices that have a node. A connector has no node. With virtio_gpu, the
-// DRM devices are one directory deeper (virtio_gpu_probe).
+// drmNames returns the names of the DRM devices below a PCI function. drmNames returns only names that consist of the given
+// prefix and a number. The prefixes "card" and "renderD" select only devices that have a node. A connector has no node. With
+// virtio_gpu, the DRM devices are one directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Numbered(sysPath, "virtio") {

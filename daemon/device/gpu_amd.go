@@ -140,8 +140,8 @@ func (r *recipe) addAMD(d Device) {
 	r.addOptional("/dev/kfd")
 }
 
-// addPartition adds the render node that the compute driver reports for a partition, and the card node of the same DRM device. It
-// does not use udev's links to these nodes, because the names of the links contain amdgpu_xcp_N.
+// addPartition adds the render node that the compute driver reports for a partition, and the card node of the same DRM device.
+// addPartition does not use udev's links to these nodes, because the names of the links contain amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))

@@ -24,8 +24,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// nvidiaInformation parses the lines "Key: value" that the driver shows for the GPU at a PCI address. It also returns the UUID.
-// If the UUID is unknown, older drivers show question marks, and newer drivers omit the line.
+// nvidiaInformation parses the lines "Key: value" that the driver shows for the GPU at a PCI address. nvidiaInformation also
+// returns the UUID. If the UUID is unknown, older drivers show question marks, and newer drivers omit the line.
 func nvidiaInformation(h *Host, address string) (information map[string]string, uuid string, err error) {
 	text, err := h.Read("/proc/driver/nvidia/gpus/" + address + "/information")
 	switch {

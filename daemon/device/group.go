@@ -115,10 +115,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil. It also returns the rules that were tried. nodeRule first looks
-// for a rule whose group contains u. The result owner is then the hardware of the group. If no group contains u, nodeRule returns
-// the first rule that takes u as a separate device. A member of a group is never a separate device, because two containers could
-// then get the same node.
+// nodeRule returns the rule of class node that takes u, or nil. nodeRule also returns the rules that were tried. nodeRule first
+// looks for a rule whose group contains u. The result owner is then the hardware of the group. If no group contains u, nodeRule
+// returns the first rule that takes u as a separate device. A member of a group is never a separate device, because two
+// containers could then get the same node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []decision) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -168,9 +168,9 @@ type groupNodes struct {
 	missing error         // the error that names the missing nodes, or nil
 }
 
-// identifyGroup identifies the group that u represents as the first member. It returns an error if u is another member. It also
-// returns an error if a member must not be offered or gives access to a disk. Disks are not allowed, because udev reports the
-// content of a disk only for the disk's own node.
+// identifyGroup identifies the group that u represents as the first member. identifyGroup returns an error if u is another
+// member. identifyGroup also returns an error if a member must not be offered or gives access to a disk. Disks are not allowed,
+// because udev reports the content of a disk only for the disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)

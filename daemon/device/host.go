@@ -37,8 +37,8 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. It returns -1 if there
-// is no such NUMA node. It also returns -1 for an offline NUMA node, because the kubelet rejects unknown NUMA nodes.
+// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. NUMANode returns -1 if
+// there is no such NUMA node. NUMANode also returns -1 for an offline NUMA node, because the kubelet rejects unknown NUMA nodes.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

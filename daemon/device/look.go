@@ -20,8 +20,8 @@ type Sighting struct {
 	Target     *Target    // target at the time of the inspection, or nil if no helper can work on the device
 	Offer      error      // reason why the device must not be offered, or nil
 	Health     error      // reason why the device is unhealthy, or nil
-	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the earlier fingerprint that
-	// was sent to the probe.
+	// Fingerprint identifies the content of the disk. Fingerprint is empty if the disk was not read. Asked is the earlier
+	// fingerprint that was sent to the probe.
 	Fingerprint, Asked string
 	Blank              bool      // the probe found no data on the disk
 	Size               int64     // size of the disk in bytes, or 0 if unknown
@@ -52,10 +52,10 @@ func (s *Sighting) Twin(other string) {
 	}
 }
 
-// Look inspects one udev device. It finds the devices that the udev device contains. For each device, it determines the resource,
-// the health, the nodes for a container, and whether the device may be offered. Look reads sysfs, and may block until the kernel
-// answers. Look returns nothing if the udev device is not a subject of any class. The sightings keep a reference to the parameter
-// "seen", so the caller must not modify this parameter afterwards.
+// Look inspects one udev device. Look finds the devices that the udev device contains. For each device, it determines the
+// resource, the health, the nodes for a container, and whether the device may be offered. Look reads sysfs, and may block until
+// the kernel answers. Look returns nothing if the udev device is not a subject of any class. The sightings keep a reference to
+// the parameter "seen", so the caller must not modify this parameter afterwards.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, seen)
 	if !ok {
@@ -175,8 +175,8 @@ func hardwareOf(h *Host, d Device) (hardware []string) {
 	return hardware
 }
 
-// commonNUMANode returns the NUMA node of the hardware at the given paths. It returns -1 if the NUMA node is unknown, or if the
-// paths have different NUMA nodes.
+// commonNUMANode returns the NUMA node of the hardware at the given paths. commonNUMANode returns -1 if the NUMA node is unknown,
+// or if the paths have different NUMA nodes.
 func commonNUMANode(h *Host, hardware []string) int {
 	common := -1
 	for _, p := range hardware {
@@ -191,8 +191,8 @@ func commonNUMANode(h *Host, hardware []string) int {
 	return common
 }
 
-// ClassOf returns the class that has u as a subject, or nil. It never returns [Generic], because only rules select the subjects
-// of that class.
+// ClassOf returns the class that has u as a subject, or nil. ClassOf never returns [Generic], because only rules select the
+// subjects of that class.
 func ClassOf(u udev.Device) *Class {
 	if i := slices.IndexFunc(Classes, func(c *Class) bool { return anyMatch(c.Match, u) }); i >= 0 {
 		return Classes[i]

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is a fault that an event or counter reports. It covers the hardware at a sysfs path and everything below this path. The
+// Mark is a fault that an event or counter reports. Mark covers the hardware at a sysfs path and everything below this path. The
 // inventory keeps a mark until another mark replaces or clears it. Until then, the hardware is unhealthy. A mark that is only a
 // warning does not make the hardware unhealthy.
 //

@@ -12,14 +12,14 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Population is the set of all devices of one class on this machine. It includes devices that no rule takes.
+// Population is the set of all devices of one class on this machine. Population includes devices that no rule takes.
 type Population struct {
 	host    *Host
 	class   *Class
 	devices []Device
 }
 
-// NewPopulation identifies the devices of a class among the given udev devices. It reads sysfs.
+// NewPopulation identifies the devices of a class among the given udev devices. NewPopulation reads sysfs.
 func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	p := &Population{host: h, class: class}
 	for i := range seen {
@@ -93,8 +93,9 @@ func (p *Population) nearest(key, pattern string) string {
 	return "; they have no " + key + ", but " + strings.Join(keys, " ")
 }
 
-// properties returns the sorted values of all properties of the devices, by key. It includes the given key, which may name an
-// attribute in sysfs. If a device lacks a property, it counts with the value that the kernel reports for the nearest parent.
+// properties returns the sorted values of all properties of the devices, by key. The result includes the given key, which may
+// name an attribute in sysfs. If a device lacks a property, it counts with the value that the kernel reports for the nearest
+// parent.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
 	for _, d := range p.devices {
@@ -162,7 +163,7 @@ func quoteValues(values []string) string {
 	return text
 }
 
-// fold converts a text to lower case and removes everything except ASCII letters and digits. It also removes a leading 0x.
+// fold converts a text to lower case and removes everything except ASCII letters and digits. fold also removes a leading 0x.
 func fold(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.TrimPrefix(strings.ToLower(text), "0x"), func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r)

@@ -98,7 +98,7 @@ func nodeOffer(h *Host, d Device) error {
 	return joinErrors(reasons...)
 }
 
-// diskOffer checks the disks to which a node gives access. It returns the reason why the node must not be offered, or nil.
+// diskOffer checks the disks to which a node gives access. diskOffer returns the reason why the node must not be offered, or nil.
 func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	var reasons []error
 	for _, disk := range disksBehind(h, u) {

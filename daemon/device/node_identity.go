@@ -47,8 +47,8 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf returns the ID of a node. It consists of the identity of the device, and of a part that distinguishes the node from
-// the device's other nodes.
+// nodeIDOf returns the ID of a node. The ID consists of the identity of the device, and of a part that distinguishes the node
+// from the device's other nodes.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
 	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {
@@ -123,8 +123,8 @@ func hidIdentity(h *Host, u udev.Device) []string {
 }
 
 // pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of the
-// same kind. It returns nil if there is no such function. The number in the name of u is not used, because it depends on the
-// order in which the kernel found the devices of all functions.
+// same kind. pciIdentity returns nil if there is no such function. The number in the name of u is not used, because it depends on
+// the order in which the kernel found the devices of all functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
 		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1", the 0 depends on the order of discovery

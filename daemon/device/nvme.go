@@ -115,8 +115,8 @@ func nvmeOffer(h *Host, d Device) error {
 	return joinErrors(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
-// nvmeWritable returns an error for a read-only namespace. It also returns an error for a zoned namespace if the rule does not
-// request such namespaces.
+// nvmeWritable returns an error for a read-only namespace. nvmeWritable also returns an error for a zoned namespace if the rule
+// does not request such namespaces.
 func nvmeWritable(h *Host, d Device) error {
 	if h.Uint(d.SysPath, "ro") != 0 {
 		return excludedf("the disk is read-only")

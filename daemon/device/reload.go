@@ -16,9 +16,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// reloadWarning returns a warning that lists the nodes without the link that systemd needs. It returns "" if all nodes have this
-// link. The device is offered despite the warning, because it works until the next daemon-reload. Other device plugins have the
-// same problem.
+// reloadWarning returns a warning that lists the nodes without the link that systemd needs. reloadWarning returns "" if all nodes
+// have this link. The device is offered despite the warning, because it works until the next daemon-reload. Other device plugins
+// have the same problem.
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {
@@ -33,8 +33,8 @@ func reloadWarning(h *Host, a Allocation) string {
 	return strings.Join(without, ", ") + ": systemctl daemon-reload would take it from running containers"
 }
 
-// number returns the path of systemd's link to a device node, relative to /dev, such as "char/195:0" or "block/259:1". It returns
-// "" if the file with the given name is not a device node.
+// number returns the path of systemd's link to a device node, relative to /dev, such as "char/195:0" or "block/259:1". number
+// returns "" if the file with the given name is not a device node.
 func (h *Host) number(name string) string {
 	found, err := h.Stat(name)
 	switch number, block := sysfs.Number(found); {

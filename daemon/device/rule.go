@@ -41,11 +41,11 @@ type Rule struct {
 	ErasedAtStart bool
 	// ClearedAtRelease means that a device is reset or erased after its last pod ends, and is not offered until then.
 	ClearedAtRelease bool
-	// Claims is the number of claims that may hold a device at the same time. It is 0 if pods get the devices through the device
-	// plugin API.
+	// Claims is the number of claims that may hold a device at the same time. Claims is 0 if pods get the devices through the
+	// device plugin API.
 	Claims int
-	// Init is the systemd unit that must run each time the hardware appears, before the device is offered. It is empty if no unit
-	// is configured.
+	// Init is the systemd unit that must run each time the hardware appears, before the device is offered. Init is empty if no
+	// unit is configured.
 	Init string
 }
 
@@ -65,8 +65,8 @@ type decision struct {
 	err  error // why the rule does not take the device, or nil
 }
 
-// tryRules tries the rules of the device's class until one takes the device d. It returns this rule, or nil. It skips rules with
-// a group, because they do not take single devices.
+// tryRules tries the rules of the device's class until one takes the device d. tryRules returns this rule, or nil. tryRules skips
+// rules with a group, because they do not take single devices.
 func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 	for i := range rules {
 		r := &rules[i]

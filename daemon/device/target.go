@@ -58,8 +58,8 @@ func functionTarget(h *Host, d Device) *Target {
 	}
 }
 
-// nodeTarget returns the target for a device of class node if it is a disk, or a VFIO group or device. It returns nil for any
-// other device, such as a partition.
+// nodeTarget returns the target for a device of class node if it is a disk, or a VFIO group or device. nodeTarget returns nil for
+// any other device, such as a partition.
 func nodeTarget(h *Host, d Device) *Target {
 	switch {
 	case d.group != nil:

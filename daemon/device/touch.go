@@ -15,17 +15,17 @@ import (
 // the helpers. With a recording, there is no real hardware, and the functions are nil. Each function blocks until it has an
 // answer or ctx ends, and is safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of ctx.
 type Touch struct {
-	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
+	// Probe returns the content of a disk, and the health that the disk reports. Probe writes nothing. If a pod holds the disk,
 	// Probe neither reads the disk nor opens it exclusively, because the pod's own exclusive open could then fail. The error is
 	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if the helper does not answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Report, error)
-	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the deadline of
-	// ctx. It changes nothing, and returns the same errors as Probe.
+	// Survey reads a disk from an offset. Survey stops at the first block with data, at the end of the disk, or at the deadline
+	// of ctx. Survey changes nothing, and returns the same errors as Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
-	// Prepare makes a device ready for its next container. It first resets the device. Then it erases the disk, or verifies that
-	// the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains data
-	// that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased the disk, and
-	// another process may have written to the disk since then.
+	// Prepare makes a device ready for its next container. Prepare first resets the device. Then it erases the disk, or verifies
+	// that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
+	// data that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased the disk,
+	// and another process may have written to the disk since then.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
 	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host. If there is no answer,
 	// Holders returns an error after at most 20 seconds.
@@ -140,8 +140,8 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected. Such a pod
-// may have any of the nodes open that the kubelet gave it.
+// Holder is a process that has a node open. Holder may also represent all processes of a pod that could not be inspected. Such a
+// pod may have any of the nodes open that the kubelet gave it.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
@@ -152,7 +152,7 @@ type Holder struct {
 
 // Report is a helper's answer to a request about a device.
 type Report struct {
-	// Content describes the data on the disk in words, for example "ext4". It is empty for a blank disk.
+	// Content describes the data on the disk in words, for example "ext4". Content is empty for a blank disk.
 	Content string `json:"content,omitempty"`
 	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] reads the same blocks, so the two
 	// fingerprints can be compared. Fingerprint is empty if the disk was not read.
@@ -165,8 +165,8 @@ type Report struct {
 	Size    int64  `json:"size,omitempty"`   // size of the disk in bytes, or 0 if unknown
 	Read    int64  `json:"read,omitempty"`   // all bytes before this offset are blank; only for [Touch].Survey
 	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified the erasure
-	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. It is empty if the disk may have been replaced, or
-	// if the kernel does not number disks.
+	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. Appearance is empty if the disk may have been
+	// replaced, or if the kernel does not number disks.
 	Appearance string `json:"appearance,omitempty"`
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices in a VFIO group, regardless of their
-// drivers. It omits bridges. It returns nil if u is not a VFIO group or device.
+// drivers. vfioFunctions omits bridges. vfioFunctions returns nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":
@@ -111,8 +111,8 @@ func queueOf(u udev.Device) string {
 	return path.Dir(u.SysPath)
 }
 
-// queueReady returns an error if u is a work queue of DSA or IAA that a process cannot use. It returns nil if u is not a work
-// queue.
+// queueReady returns an error if u is a work queue of DSA or IAA that a process cannot use. queueReady returns nil if u is not a
+// work queue.
 func queueReady(h *Host, u udev.Device) error {
 	queue := queueOf(u)
 	if queue == "" {

@@ -92,8 +92,8 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	return devices, nil
 }
 
-// UnprepareResourceClaims releases the devices of claims. It does not wait until the devices are cleaned up, so the pod can end
-// without delay.
+// UnprepareResourceClaims releases the devices of claims. UnprepareResourceClaims does not wait until the devices are cleaned up,
+// so the pod can end without delay.
 func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	answer := make(map[types.UID]error)
 	for _, claim := range claims {

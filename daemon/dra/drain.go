@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// drainLimit is the maximum time that a stopping driver waits for running requests. It is shorter than TimeoutStopSec= of the
-	// unit.
+	// drainLimit is the maximum time that a stopping driver waits for running requests. drainLimit is shorter than
+	// TimeoutStopSec= of the unit.
 	drainLimit = 10 * time.Second
 	// drainInterval is how often drain checks the number of requests in progress. Because of this interval, there is also time to
 	// send the last answer.
@@ -34,11 +34,11 @@ type requests struct {
 	registered chan struct{}   // has a buffer of one, which is filled when a kubelet has registered the driver
 }
 
-// intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or metalplugd
-// does not answer. If intercept returned an error at once, the kubelet would wait for 60 to 90 s before it repeats the request
-// (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat the request.
-// If the driver uses the identity of the node, the API server answers Forbidden instead. Forbidden may also be a temporary
-// answer, so intercept repeats the request after Forbidden.
+// intercept counts a request while it is in progress. intercept repeats a request to prepare claims while the API server or
+// metalplugd does not answer. If intercept returned an error at once, the kubelet would wait for 60 to 90 s before it repeats the
+// request (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat the
+// request. If the driver uses the identity of the node, the API server answers Forbidden instead. Forbidden may also be a
+// temporary answer, so intercept repeats the request after Forbidden.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)

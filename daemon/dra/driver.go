@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dra is the driver for Dynamic Resource Allocation. It publishes metalplugd's devices in ResourceSlices, and passes
-// claims from the kubelet to metalplugd. The driver saves no state, because metalplugd records which claims hold a device.
+// Package dra is the driver for Dynamic Resource Allocation. The package publishes metalplugd's devices in ResourceSlices, and
+// passes claims from the kubelet to metalplugd. The driver saves no state, because metalplugd records which claims hold a device.
 package dra
 
 import (
@@ -77,7 +77,7 @@ type driver struct {
 	unwritten atomic.Value          // reason why the last attempt to write the slices failed, or "" or nil if there is no reason
 }
 
-// queue is the queue of the controller. It reports each successful attempt to write the slices.
+// queue is the queue of the controller. queue reports each successful attempt to write the slices.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
 	d *driver
@@ -89,8 +89,9 @@ func (q queue) Forget(pool string) {
 	q.d.attempt(context.Background(), nil, "")
 }
 
-// Run serves the kubelet and publishes the devices until ctx ends or a part fails. It returns the cause. It calls ready when the
-// kubelet can connect. When Run has returned, the ResourceSlices remain. The kubelet removes the slices if no driver connects within 30 s.
+// Run serves the kubelet and publishes the devices until ctx ends or a part fails. Run returns the cause. Run calls ready when
+// the kubelet can connect. When Run has returned, the ResourceSlices remain. The kubelet removes the slices if no driver connects
+// within 30 s.
 func Run(ctx context.Context, o Options, ready func()) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -206,8 +207,8 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	}
 }
 
-// control starts the controller that writes the ResourceSlices. It returns an error if the Node cannot be read. Otherwise, it
-// blocks until the API server has listed the slices of the node, or ctx ends.
+// control starts the controller that writes the ResourceSlices. control returns an error if the Node cannot be read. Otherwise,
+// it blocks until the API server has listed the slices of the node, or ctx ends.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
 	node, err := d.Kube.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
@@ -221,8 +222,8 @@ func (d *driver) control(ctx context.Context, resources *resourceslice.DriverRes
 	})
 }
 
-// attempt records the result of an attempt to write the slices, and wakes the method publish. It logs an error, unless the driver
-// is stopping.
+// attempt records the result of an attempt to write the slices, and wakes the method publish. attempt logs an error, unless the
+// driver is stopping.
 func (d *driver) attempt(ctx context.Context, err error, message string) {
 	d.unwritten.Store("")
 	if err != nil && ctx.Err() == nil {

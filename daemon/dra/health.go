@@ -15,8 +15,8 @@ import (
 // the stream ends.
 const healthTimeout = 24 * time.Hour
 
-// NodeWatchResources sends the kubelet the health of all devices that claims can get. It sends one message immediately, and one
-// after each change, until the kubelet disconnects.
+// NodeWatchResources sends the kubelet the health of all devices that claims can get. NodeWatchResources sends one message
+// immediately, and one after each change, until the kubelet disconnects.
 func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	for {
 		now := d.state.Load()

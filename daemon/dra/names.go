@@ -40,7 +40,7 @@ func named(devices []api.Device) map[string]api.Device {
 // notInLabel matches a character that a DNS label cannot contain.
 var notInLabel = regexp.MustCompile(`[^a-z0-9]`)
 
-// label converts an ID to a DNS label. It changes letters to lower case, and replaces forbidden characters with "-".
+// label converts an ID to a DNS label. label changes letters to lower case, and replaces forbidden characters with "-".
 func label(id string) string {
 	return strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(id), "-"), "-")
 }

@@ -58,8 +58,8 @@ func newState(resources []api.Resource, devices []api.Device) state {
 // written if the device changes.
 type layout [][]string
 
-// place removes and adds devices so that the slices contain exactly the keys of names. It keeps at least one slice, because a pool
-// without slices would mean that no driver is running.
+// place removes and adds devices so that the slices contain exactly the keys of names. place keeps at least one slice, because a
+// pool without slices would mean that no driver is running.
 func (l layout) place(names map[string]int64) layout {
 	left := maps.Clone(names)
 	for i := range l {

@@ -96,7 +96,7 @@ func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string)
 	return ended
 }
 
-// Saved returns the evidence for the state file. It omits the fingerprint of a disk that metalplug is working on. After a
+// Saved returns the evidence for the state file. Saved omits the fingerprint of a disk that metalplug is working on. After a
 // crash, the content of this disk may differ from the adopted content.
 func (b *Book) Saved(busy func(medium string) bool) map[string]Evidence {
 	saved := make(map[string]Evidence, len(b.records))

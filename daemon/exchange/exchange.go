@@ -34,7 +34,7 @@ var errSize = errors.New("message is too long")
 // ErrMessage means that the peer sent an invalid message.
 var ErrMessage = errors.New("malformed message")
 
-// Encode returns a value as JSON (RFC 8259). It panics if JSON cannot represent the value.
+// Encode returns a value as JSON (RFC 8259). Encode panics if JSON cannot represent the value.
 func Encode(v any) []byte {
 	message, err := json.Marshal(v)
 	if err != nil {
@@ -62,7 +62,7 @@ func Decode[T any](message []byte) (v T, err error) {
 // The parameter is 0 if the process is in another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
-// Serve reads one request from standard input and answers it. It blocks until it has sent the answer. If the peer must not be
+// Serve reads one request from standard input and answers it. Serve blocks until it has sent the answer. If the peer must not be
 // trusted, Serve returns [ErrForeign] and does not read the request. If the peer no longer waits for the answer, Serve returns no
 // error.
 func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }

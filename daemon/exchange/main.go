@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the main function of a program that answers one request. It calls serve for this request and returns the exit code of
+// Main is the main function of a program that answers one request. Main calls serve for this request and returns the exit code of
 // the program. If an operator starts the program manually, Main prints the parameter "about". This text describes the program and
 // names the command to use instead.
 func Main(name, about string, serve func() error) int {

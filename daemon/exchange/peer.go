@@ -46,7 +46,7 @@ type Peer struct {
 	Slots chan struct{}
 }
 
-// Call sends a request to a program and decodes the answer. It blocks as long as [Peer.Ask] does.
+// Call sends a request to a program and decodes the answer. Call blocks as long as [Peer.Ask] does.
 func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, err error) {
 	message, err := p.Ask(ctx, request)
 	if err != nil {
@@ -58,7 +58,7 @@ func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, 
 	return answer, err
 }
 
-// Ask sends a request and returns the answer. It calls the function request while the program starts. Ask blocks until the
+// Ask sends a request and returns the answer. Ask calls the function request while the program starts. Ask blocks until the
 // answer arrives or ctx ends. If ctx ends, Ask disconnects, but the program may still finish its work.
 func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	if p.Slots != nil {
@@ -143,7 +143,7 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns the path of the program. It first looks in the directory of our own program, because a build puts all programs
+// find returns the path of the program. find first looks in the directory of our own program, because a build puts all programs
 // into one directory. After that, it looks in the directory where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()

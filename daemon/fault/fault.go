@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault records hardware faults that events and error counters report, until the faults are cleared. It also keeps a
-// device Unhealthy if the device fails repeatedly.
+// Package fault records hardware faults that events and error counters report, until the faults are cleared. The package also
+// keeps a device Unhealthy if the device fails repeatedly.
 package fault
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Record contains the faults of all hardware. It is valid until the next boot, which resets the hardware. A fault belongs to a
-// sysfs path and not to a device. A device that is later found at a faulty path is therefore also Unhealthy. The zero value has
+// Record contains the faults of all hardware. Record is valid until the next boot, which resets the hardware. A fault belongs to
+// a sysfs path and not to a device. A device that is later found at a faulty path is therefore also Unhealthy. The zero value has
 // no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper contains metalplugd's clients for the helpers. It sends a request for each piece of work on a device, and
-// converts the answer for the rest of the daemon. For each device, only one helper works at a time.
+// Package helper contains metalplugd's clients for the helpers. The package sends a request for each piece of work on a device,
+// and converts the answer for the rest of the daemon. For each device, only one helper works at a time.
 package helper
 
 import (
@@ -30,7 +30,7 @@ const (
 	maxAsking = 8
 )
 
-// client implements the functions of [device.Touch]. It sends requests to the helpers.
+// client implements the functions of [device.Touch]. client sends requests to the helpers.
 type client struct {
 	sysfs   sysfs.Tree
 	reset   reset.Client
@@ -104,7 +104,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	return h.do(ctx, r)
 }
 
-// survey asks metalplug-reset to read a disk. It claims the disk, because the function "holding" would otherwise report the
+// survey asks metalplug-reset to read a disk. survey claims the disk, because the function "holding" would otherwise report the
 // helper as a user of the disk.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)

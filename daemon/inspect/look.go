@@ -152,7 +152,7 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// slow is called if an inspection takes longer than slowLook. It makes the slot of the inspection free for another one.
+// slow is called if an inspection takes longer than slowLook. slow makes the slot of the inspection free for another one.
 func (n *Inspector) slow(s *Subject) {
 	if s.phase != looking {
 		return
@@ -235,8 +235,8 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	})
 }
 
-// pause returns the time until the next inspection of an incomplete device. It is a quarter of the time since the device was
-// first found incomplete, but not shorter than the last inspection. On a busy node, inspections take longer, and retries are
+// pause returns the time until the next inspection of an incomplete device. The pause is a quarter of the time since the device
+// was first found incomplete, but not shorter than the last inspection. On a busy node, inspections take longer, and retries are
 // therefore less frequent. The result is at least retryFirst and at most retryLast.
 func pause(since, took time.Duration) time.Duration {
 	return min(max(retryFirst, since/4, took), retryLast)

@@ -61,7 +61,7 @@ func (s *Status) NUMANodes() (nodes []int) {
 	return slices.Compact(nodes)
 }
 
-// members returns the rule for the members of a resource's bundles. It returns nil if the resource has no bundles.
+// members returns the rule for the members of a resource's bundles. members returns nil if the resource has no bundles.
 func (l bundler) members(resource string) *device.Members {
 	if r := l.rule(resource); r != nil {
 		return r.Bundle
@@ -92,9 +92,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses only devices that no pod can get, which are vacant or in no device list. It
-// does not move devices between existing bundles. If a device must leave a device list or an incomplete bundle, assemble marks it
-// Unhealthy. The device leaves when the kubelet confirms that no pod holds it.
+// assemble combines devices into bundles. assemble uses only devices that no pod can get, which are vacant or in no device list.
+// assemble does not move devices between existing bundles. If a device must leave a device list or an incomplete bundle, assemble
+// marks it Unhealthy. The device leaves when the kubelet confirms that no pod holds it.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -161,9 +161,9 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. It also considers free devices that are offered individually, because they can move to a
-// bundle. While inspections are pending, match assembles no bundle, because an inspection may find a device that is nearer to the
-// others.
+// match assembles the bundles of a rule. match also considers free devices that are offered individually, because they can move
+// to a bundle. While inspections are pending, match assembles no bundle, because an inspection may find a device that is nearer
+// to the others.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	left := make(map[*entry]bool) // the matching devices that are in no bundle
 	var items []bundle.Item

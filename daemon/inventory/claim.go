@@ -73,7 +73,7 @@ func (l *loop) claimable(id, claim string) error {
 	return nil
 }
 
-// Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. It
+// Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. Unclaim
 // returns no error if the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	return cmp.Or(i.ask(ctx, func(l *loop) error {

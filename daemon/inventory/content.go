@@ -12,7 +12,8 @@ import (
 // known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	// Fingerprint identifies the data that the last tenant left on the disk, see [device.Report]. It is empty if unknown.
+	// Fingerprint identifies the data that the last tenant left on the disk, see [device.Report]. Fingerprint is empty if
+	// unknown.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Wrote       wrote  `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
 	// Initialised is the name of the init unit ([device.Rule].Init) that has run since the hardware last appeared.
@@ -24,8 +25,8 @@ type known struct {
 	Given []string `json:"given,omitempty"`
 	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
 	Numbers []string `json:"numbers,omitempty"`
-	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. It is nil if there is no such call, and points
-	// to an empty text if the kubelet is unknown.
+	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. OwedBy is nil if there is no such call, and
+	// points to an empty text if the kubelet is unknown.
 	OwedBy *string `json:"owed,omitempty"`
 }
 
@@ -47,10 +48,10 @@ func (l *leases) noteReplacedMedium(e *entry) {
 	}
 }
 
-// noteAppearance checks whether a disk has reappeared since its tenant left data on it. It recognises a new appearance by the
-// diskseq, or before Linux 5.15 by the inode of the disk's directory in sysfs. If a disk reappears during metalplug's work, it
-// may be another disk with the same identity. At the end of the work, the helper must prove that the disk is still the same.
-// Otherwise, metalplug treats it as another disk.
+// noteAppearance checks whether a disk has reappeared since its tenant left data on it. noteAppearance recognises a new
+// appearance by the diskseq, or before Linux 5.15 by the inode of the disk's directory in sysfs. If a disk reappears during
+// metalplug's work, it may be another disk with the same identity. At the end of the work, the helper must prove that the disk is
+// still the same. Otherwise, metalplug treats it as another disk.
 func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||

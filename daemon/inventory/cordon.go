@@ -34,7 +34,7 @@ func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	})
 }
 
-// Uncordon ends the cordon of a device, even if the device is absent. It reports whether the device was cordoned. The
+// Uncordon ends the cordon of a device, even if the device is absent. Uncordon reports whether the device was cordoned. The
 // errors are those of [Inventory.Cordon].
 func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	err = i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {

@@ -122,8 +122,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// noteTenantGone records that no pod holds a device any more. It requests a new inspection, because an earlier inspection may not
-// show how the pod left the device.
+// noteTenantGone records that no pod holds a device any more. noteTenantGone requests a new inspection, because an earlier
+// inspection may not show how the pod left the device.
 func (a *allocations) noteTenantGone(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})

@@ -28,8 +28,8 @@ type found struct {
 	contested map[string]bool // IDs that this subject claims, but another subject has
 }
 
-// assign records which devices an inspection found in a subject, and removes the other devices of the subject. It
-// returns true if the subject is incomplete, or if the subject claims an ID that another subject has.
+// assign records which devices an inspection found in a subject, and removes the other devices of the subject. assign returns
+// true if the subject is incomplete, or if the subject claims an ID that another subject has.
 func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 	before, now := i.found[s], found{}
 	var unreadable error

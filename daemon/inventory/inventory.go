@@ -129,7 +129,7 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	})
 }
 
-// Starting records that a container is about to start or restart with devices of its pod. It does not wait.
+// Starting records that a container is about to start or restart with devices of its pod. Starting does not wait.
 func (i *Inventory) Starting(as map[string][]string) {
 	now := time.Now()
 	i.post(func(l *loop) { l.allocated(as, now, nil) })
@@ -149,8 +149,8 @@ func (i *Inventory) Released(ids []string) {
 // [kubelet.Noted], the plugin sends the list again. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
-// Recovered records that a device was reset or repaired. It clears the faults from events and error counters. It does
-// not wait.
+// Recovered records that a device was reset or repaired. Recovered clears the faults from events and error counters. Recovered
+// does not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
 // LookAgain queues an inspection of devices. A caller uses LookAgain if a device is not in the state that the snapshot shows.

@@ -18,8 +18,8 @@ func (d *devices) look(e *entry) {
 	}
 }
 
-// applyInspection applies the results of an inspection. It returns true if the subject must be inspected again, even if no event
-// arrives.
+// applyInspection applies the results of an inspection. applyInspection returns true if the subject must be inspected again, even
+// if no event arrives.
 func (l *loop) applyInspection(s *inspect.Subject) (unfinished bool) {
 	if s.Looks() == 1 {
 		l.deadline = time.Now().Add(l.Settle)
@@ -72,7 +72,7 @@ func (d *disks) note(e *entry) device.Note {
 	return n
 }
 
-// lastProbe is the last probe that returned a result for a disk. It is used while newer probes return no result.
+// lastProbe is the last probe that returned a result for a disk. lastProbe is used while newer probes return no result.
 type lastProbe struct {
 	clean bool      // the probe found the disk empty, and no pod has had the disk since
 	sick  error     // the health error that the probe found, or nil

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state owned by the goroutine that runs [Inventory.Run]. It embeds several types. The methods of a type can access
+// loop is the state owned by the goroutine that runs [Inventory.Run]. loop embeds several types. The methods of a type can access
 // only its own state and the state of the types that it embeds. None of these methods reads hardware or waits.
 type loop struct {
 	*leases

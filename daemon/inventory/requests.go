@@ -35,7 +35,7 @@ func (l *loop) carryOut() {
 	}
 }
 
-// post queues a request for the loop. It does not wait. If the loop has already ended, the request never runs.
+// post queues a request for the loop. post does not wait. If the loop has already ended, the request never runs.
 func (q *requests) post(r request) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, r)

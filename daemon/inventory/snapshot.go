@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// Status is one device in a snapshot. It is never modified after publication.
+// Status is one device in a snapshot. Status is never modified after publication.
 type Status struct {
 	Device *device.Device // shared with other snapshots
 	verdict.Verdict
@@ -36,7 +36,7 @@ type Status struct {
 	Unrecorded bool
 	Moved      bool    // whether the device's pod got node paths that no longer belong to the device
 	Written    *uint64 // see [device.Target.Written]
-	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
+	// Fingerprint identifies the content that the tenant left, see [device.Report]. Fingerprint is empty if unknown.
 	Fingerprint string
 	Blocked     string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
 	Init        string       // the vendor unit that must run before a tenant gets the device, or empty
@@ -66,7 +66,7 @@ func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
 
-// Offer is the device list of one resource. It is never modified after publication.
+// Offer is the device list of one resource. Offer is never modified after publication.
 type Offer struct {
 	Version uint64    // increases with each change of this offer
 	Listed  uint64    // increases with each change to IDs, health or NUMA nodes, which the kubelet sees
@@ -75,7 +75,7 @@ type Offer struct {
 	Cause   time.Time // arrival of the first event that led to this version, or zero
 }
 
-// Find returns the device with this ID in the list, or nil. It uses a binary search.
+// Find returns the device with this ID in the list, or nil. Find uses a binary search.
 func (o *Offer) Find(id string) *Status { return find(o.Devices, id) }
 
 func find(sorted []*Status, id string) *Status {
@@ -87,7 +87,7 @@ func find(sorted []*Status, id string) *Status {
 
 func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, id) }
 
-// Snapshot is the inventory at one moment. It is never modified after publication.
+// Snapshot is the inventory at one moment. Snapshot is never modified after publication.
 type Snapshot struct {
 	Version uint64
 	Offers  map[string]*Offer // keys are resource names

@@ -178,8 +178,9 @@ func (l *loop) save() {
 	})
 }
 
-// record returns the record of a device. It omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While metalplug works on a disk, the record describes the state that a crash would
-// leave. After a crash, the content of the disk is unknown, and a disk that has appeared in between may be another one.
+// record returns the record of a device. record omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While
+// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, the content of the disk is
+// unknown, and a disk that has appeared in between may be another one.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

@@ -92,8 +92,8 @@ func (e *entry) closeWindow() {
 
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
-	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty if the lease
-	// does not change, for example because the work was on another device.
+	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. Event is empty if the lease does
+	// not change, for example because the work was on another device.
 	Event   lease.Name
 	Tenants []string    // UIDs of the pods, for the start of a container
 	Err     error       // why the work failed, or nil
@@ -201,8 +201,8 @@ func (i *Inventory) Prepared(id string, p device.Report) {
 	})
 }
 
-// End releases the devices that the caller got from [Inventory.Take]. It records the outcome of the work that
-// [Inventory.Begin] began on the first device. End does not wait.
+// End releases the devices that the caller got from [Inventory.Take]. End records the outcome of the work that [Inventory.Begin]
+// began on the first device. End does not wait.
 func (i *Inventory) End(ids []string, o Outcome) {
 	i.post(func(l *loop) {
 		for n, id := range ids {

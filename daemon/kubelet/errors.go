@@ -16,7 +16,7 @@ import (
 // the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
-// Readable returns the cause of a failed call. It removes the text that gRPC adds, such as the name of the status code. The
+// Readable returns the cause of a failed call. Readable removes the text that gRPC adds, such as the name of the status code. The
 // parameter limit is the timeout of the call. If there was no answer, the new error names this timeout.
 func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet finds out which devices pods hold, and which devices the kubelet counts. It queries the kubelet's
+// Package kubelet finds out which devices pods hold, and which devices the kubelet counts. The package queries the kubelet's
 // PodResources service and reads the checkpoint of the kubelet's device manager.
 package kubelet
 
@@ -146,7 +146,7 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In returns a text that identifies the kubelet process that created kubelet.sock in a directory. It returns "" if there is no
+// In returns a text that identifies the kubelet process that created kubelet.sock in a directory. In returns "" if there is no
 // such socket. The text is derived from the socket, because each kubelet process creates a new one.
 func In(dir string) string {
 	var st syscall.Stat_t

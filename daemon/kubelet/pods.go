@@ -85,7 +85,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	return ids, nil
 }
 
-// podResources returns a client connection to the kubelet's PodResources service. It connects at the first call of the service.
+// podResources returns a client connection to the kubelet's PodResources service. podResources connects at the first call of the
+// service.
 func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))

@@ -176,7 +176,7 @@ func (l Lease) meets(c Condition, e Event) bool {
 	panic("unknown condition " + string(c))
 }
 
-// carryOut applies an effect to the lease. It returns false for an effect that the caller must carry out.
+// carryOut applies an effect to the lease. carryOut returns false for an effect that the caller must carry out.
 func (l *Lease) carryOut(do Effect, e Event) bool {
 	switch do {
 	case SetDue:

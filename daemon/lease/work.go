@@ -38,8 +38,8 @@ func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the next container is the first one for these tenants. It returns true if no container was started since
-// the kubelet gave them the device. It also returns true if one of the tenants has not had a container yet.
+// First reports whether the next container is the first one for these tenants. First returns true if no container was started
+// since the kubelet gave them the device. First also returns true if one of the tenants has not had a container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -66,7 +66,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	return w
 }
 
-// CleanUp returns the work to do after the last tenant has ended. It also returns the work to repeat after a failure.
+// CleanUp returns the work to do after the last tenant has ended. CleanUp also returns the work to repeat after a failure.
 func (l Lease) CleanUp(r Rule) Work {
 	w := Work{Reset: true}
 	if l.Residue {

@@ -48,8 +48,8 @@ const (
 	kubeletGrace = 10 * time.Second
 	// heldInterval is the time between two queries while the resource is held back and no event arrives.
 	heldInterval = time.Minute
-	// registerAgainAfter is the minimum time between two registrations that are caused by answers from the kubelet. It
-	// does not apply after another plugin has ended.
+	// registerAgainAfter is the minimum time between two registrations that are caused by answers from the kubelet.
+	// registerAgainAfter does not apply after another plugin has ended.
 	registerAgainAfter = time.Minute
 )
 
@@ -78,15 +78,15 @@ type hold struct {
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// forget discards the evidence for another plugin. It also records the containers that already have devices from another
+// forget discards the evidence for another plugin. forget also records the containers that already have devices from another
 // plugin. These containers do not prove that the other plugin is still running.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
-// precheck asks the kubelet whether another plugin serves the resource. It returns the delay until the next check, or 0
-// if the endpoint should register now.
+// precheck asks the kubelet whether another plugin serves the resource. precheck returns the delay until the next check, or 0 if
+// the endpoint should register now.
 func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Duration) {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
@@ -186,9 +186,9 @@ func (e *Endpoint) checkpoint() identity {
 	return identityOf(filepath.Join(e.Dir, checkpoint.File), syscall.S_IFREG)
 }
 
-// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It finds the
-// device even if one of the endpoint's own devices has the same ID. In that case, the kubelet's list does not reveal the other
-// plugin.
+// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". givenNow finds
+// the device even if one of the endpoint's own devices has the same ID. In that case, the kubelet's list does not reveal the
+// other plugin.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -292,7 +292,7 @@ func (c *conflict) leftover(live []int) bool {
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
 }
 
-// release ends the hold after the other plugin has ended. It returns the delay before the registration.
+// release ends the hold after the other plugin has ended. release returns the delay before the registration.
 func (c *conflict) release() time.Duration {
 	k := &c.e.kubelet
 	k.registered, k.pause, k.notBefore = identity{}, 0, time.Time{}

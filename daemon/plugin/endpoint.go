@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// connectTimeout is how long the endpoint tries to connect to a new kubelet.sock. It tries once every connectInterval. The
-	// kubelet binds the socket before it listens, so the first attempts may fail.
+	// connectTimeout is how long the endpoint tries to connect to a new kubelet.sock. The endpoint tries once every
+	// connectInterval. The kubelet binds the socket before it listens, so the first attempts may fail.
 	connectTimeout  = time.Second
 	connectInterval = time.Millisecond
 	// checkInterval is the interval between checks without an event while no stream is open.
@@ -45,8 +45,8 @@ const (
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet. Before
 	// Kubernetes 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is used instead of settlePause if the resource had an earlier endpoint. It is longer, because metalplugd
-	// does not know when the stream of that endpoint ended.
+	// restartPause is used instead of settlePause if the resource had an earlier endpoint. restartPause is longer than
+	// settlePause, because metalplugd does not know when the stream of that endpoint ended.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -66,13 +66,13 @@ type Resource struct {
 	Variable    string // environment variable that contains the IDs of a container's devices
 	// further variables; {id}, {pci} and {node} in them are replaced with values of the devices
 	Env map[string]string
-	// CDI returns the CDI names of devices. It returns an error if the container runtime would not find these names. Allocate
+	// CDI returns the CDI names of devices. CDI returns an error if the container runtime would not find these names. Allocate
 	// calls CDI. If CDI is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start prepares devices for a container that is starting. It may block until ctx ends. If Start is nil, devices need no
+	// Start prepares devices for a container that is starting. Start may block until ctx ends. If Start is nil, devices need no
 	// preparation.
 	Start func(ctx context.Context, devices []*inventory.Status) error
-	// Member returns the resource that a bundle's member belongs to. It returns an error if that resource is no longer
+	// Member returns the resource that a bundle's member belongs to. Member returns an error if that resource is no longer
 	// configured. Allocate calls Member. Member is nil if this resource has no bundles.
 	Member func(resource string) (Resource, error)
 }
@@ -85,17 +85,17 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is called with a container's devices before the kubelet gets the answer. It must not block.
+	// Allocated is called with a container's devices before the kubelet gets the answer. Allocated must not block.
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
 	Changed   func() // called when the result of [Endpoint.Status] has changed
 	// Counted returns the IDs of all devices that the kubelet counts as healthy for the resource, whichever plugin listed them.
-	// It may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted
-	// is nil, no resource is held back.
+	// Counted may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
+	// Counted is nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked holds connections of endpoints that have ended while their resource was held back. These connections stay open.
 	Parked *Parked
-	// Before is the time when the last endpoint of the resource registered or ended. It is zero if there was no endpoint. The
+	// Before is the time when the last endpoint of the resource registered or ended. Before is zero if there was no endpoint. The
 	// last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of
 	// that endpoint.
 	Before time.Time
@@ -124,7 +124,7 @@ func (e *Endpoint) lastStatus() api.Registration {
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started() after its first attempt to
+// Run serves the resource until ctx ends, and registers with each new kubelet. Run calls started() after its first attempt to
 // find a kubelet. By then, the endpoint's socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
@@ -186,8 +186,8 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge performs the missing steps until the kubelet knows the endpoint's devices. It returns the time until the next check
-// without an event, or 0 if no such check is necessary.
+// converge performs the missing steps until the kubelet knows the endpoint's devices. converge returns the time until the next
+// check without an event, or 0 if no such check is necessary.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)

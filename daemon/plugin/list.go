@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// listSize is the maximum size, in bytes, of a list that the kubelet accepts. It is gRPC's default, which the kubelet
-// does not change.
+// listSize is the maximum size, in bytes, of a list that the kubelet accepts. listSize is gRPC's default, which the kubelet does
+// not change.
 const listSize = 4 << 20
 
 // response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. response therefore omits

@@ -38,7 +38,7 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// park keeps a connection of a resource open. It does nothing if the client is nil. It returns an error if the service
+// park keeps a connection of a resource open. park does nothing if the client is nil. park returns an error if the service
 // manager cannot store a copy.
 func (p *Parked) park(resource string, c *clients.Client) error {
 	if p.Store == nil || c == nil {

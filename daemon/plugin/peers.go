@@ -48,9 +48,9 @@ type neighbor struct {
 	stop   context.CancelFunc
 }
 
-// otherPlugins returns the numbers of the other plugins that are running, sorted from the oldest to the newest. It also returns
-// how many plugins have ended, and the number of events so far (see [peers]). It reads the directory, but does not wait for
-// any plugin.
+// otherPlugins returns the numbers of the other plugins that are running, sorted from the oldest to the newest. otherPlugins also
+// returns how many plugins have ended, and the number of events so far (see [peers]). otherPlugins reads the directory, but does
+// not wait for any plugin.
 func (w *Watch) otherPlugins() (live []int, ended, events int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

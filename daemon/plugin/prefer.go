@@ -17,13 +17,13 @@ import (
 // each pair of shares that it separates. The cheapest choice in a branch therefore consists of the cheapest choices in its
 // children. The cost of a spread choice is the total number of shares already in use on its devices.
 const (
-	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host
+	// bridgeWay is the distance from a PCI host bridge to its parent. bridgeWay is greater than any distance below one host
 	// bridge, so devices below the same host bridge are always nearer.
 	bridgeWay = 16
 	// sameDeviceCost is the cost of choosing two shares of the same device. A container that requests two devices expects
 	// two different ones.
 	sameDeviceCost = 256
-	// nodeCost is the cost of each NUMA node. It exceeds the sum of the distances in any choice.
+	// nodeCost is the cost of each NUMA node. nodeCost exceeds the sum of the distances in any choice.
 	nodeCost = 1 << 32
 )
 
@@ -70,8 +70,8 @@ type request struct {
 	taken  []int          // number of unavailable shares by device index, or nil for a packed choice
 }
 
-// choice is the cheapest set of a certain number of shares. It combines either two smaller choices, or one share and a
-// choice with one share less.
+// choice is the cheapest set of a certain number of shares. choice combines either two smaller choices, or one share and a choice
+// with one share less.
 type choice struct {
 	cost  int64 // noChoice if there is no choice with this number of shares
 	share string
@@ -102,7 +102,7 @@ func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []s
 	return chosen
 }
 
-// request groups the shares by device. It ignores unknown shares.
+// request groups the shares by device. request ignores unknown shares.
 func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []string, n int) *request {
 	q := &request{n: n, must: make(map[string]int), shares: make([][]string, len(offer.Devices))}
 	for _, share := range must {
@@ -134,9 +134,9 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse. It removes nothing if too few other shares would remain. Allocate refuses
-// shares of devices whose pods have just ended. The kubelet offers such shares because it learns of the end before metalplugd
-// does.
+// unbar removes the shares that Allocate would refuse. unbar removes nothing if too few other shares would remain. Allocate
+// refuses shares of devices whose pods have just ended. The kubelet offers such shares because it learns of the end before
+// metalplugd does.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {

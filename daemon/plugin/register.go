@@ -80,9 +80,9 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream schedules the next registration. It is called when the kubelet's stream has ended, or if the kubelet has opened
-// no stream after a registration. The kubelet needs a pause before the next registration. The pause grows until the kubelet
-// keeps a stream open for longer than lastPause.
+// afterStream schedules the next registration. afterStream is called when the kubelet's stream has ended, or if the kubelet has
+// opened no stream after a registration. The kubelet needs a pause before the next registration. The pause grows until the
+// kubelet keeps a stream open for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {

@@ -109,7 +109,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	}
 }
 
-// Allocate answers from the newest snapshot. It accesses the hardware only to check that the nodes still exist.
+// Allocate answers from the newest snapshot. Allocate accesses the hardware only to check that the nodes still exist.
 func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)

@@ -62,8 +62,8 @@ func identityOf(path string, kind uint32) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile reports whether a and b identify the same file, even if the attributes of the file have changed. It returns false
-// if both are zero.
+// sameFile reports whether a and b identify the same file, even if the attributes of the file have changed. sameFile returns
+// false if both are zero.
 func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }

@@ -92,8 +92,8 @@ func (s *streams) remove(st *stream) {
 	liveness.Poke(s.changed)
 }
 
-// lastStream reports whether the kubelet has opened a stream since the endpoint began to register. It also returns when the
-// last stream ended, and how long that stream was open.
+// lastStream reports whether the kubelet has opened a stream since the endpoint began to register. lastStream also returns when
+// the last stream ended, and how long that stream was open.
 func (s *streams) lastStream() (any bool, ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *streams) sendState() (round int, send bool) {
 	return s.round, !s.silent
 }
 
-// sending records a list that is about to be sent on a stream. It does nothing if the stream's client is not the kubelet.
+// sending records a list that is about to be sent on a stream. sending does nothing if the stream's client is not the kubelet.
 func (s *streams) sending(st *stream, list sentList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches the kubelet's directory until ctx ends. It calls started() when it can no longer miss an event.
+// Run watches the kubelet's directory until ctx ends. Run calls started() when it can no longer miss an event.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (w *Watch) rearm(last string) (complaint string) {
 // Alive waits until Run has made progress, and then returns nil. If ctx ends first, it returns the error of ctx.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
-// event handles an event. It reports whether the kubelet's directory or one of its parents was created or removed.
+// event handles an event. event reports whether the kubelet's directory or one of its parents was created or removed.
 func (w *Watch) event(e directory.Event) (itself bool) {
 	switch {
 	case w.watcher.Itself(e):
@@ -125,7 +125,7 @@ func isSocketName(name string) bool { return name == kubeletSocket || ownName.Ma
 // (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
 func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
-// hint makes every endpoint check its state. It does not block.
+// hint makes every endpoint check its state. hint does not block.
 func (w *Watch) hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

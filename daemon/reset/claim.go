@@ -165,7 +165,7 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 	return int64(all), int64(one), cmp.Or(err1, err2)
 }
 
-// flush writes back the page cache of a disk and the drive's own cache (blkdev_fsync, block/fops.c). It then drops the page
+// flush writes back the page cache of a disk and the drive's own cache (blkdev_fsync, block/fops.c). flush then drops the page
 // cache, so that the next read returns data from the disk itself.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
@@ -181,7 +181,7 @@ func (c *claim) flush() error {
 // inspects the disk.
 const udevLockLimit = 5 * time.Second
 
-// lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool keeps the disk locked
+// lock prevents udev from inspecting a disk until the disk is closed. lock fails if another tool keeps the disk locked
 // (systemd.io/BLOCK_DEVICE_LOCKING). The parameter "how" is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH. Several
 // processes can have such a lock at the same time.
 func (c *claim) lock(ctx context.Context, how int) error {

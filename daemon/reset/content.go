@@ -85,8 +85,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads the start and the end of a disk, and random blocks in between. It reads a small disk completely. The same
-// size limit for small disks applies to rotating disks.
+// readSurface reads the start and the end of a disk, and random blocks in between. readSurface reads a small disk completely. The
+// same size limit for small disks applies to rotating disks.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -165,7 +165,7 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// fillAll reads the data of all given chunks, several at a time. It stops when the drive fails or ctx ends, but it continues
+// fillAll reads the data of all given chunks, several at a time. fillAll stops when the drive fails or ctx ends, but it continues
 // after an unreadable block.
 func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
@@ -236,7 +236,7 @@ func (s *surface) contains(at int64, text string) bool {
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
-// content describes the data on a disk. It returns the names of the signatures, if there are any. Otherwise, the description
+// content describes the data on a disk. content returns the names of the signatures, if there are any. Otherwise, the description
 // contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. The unwritten
 // blocks of a disk contain either 00 or ff (see filler). If they contain 00, a block of ff counts as data, and vice versa.
 func (s *surface) content() string {
@@ -285,7 +285,7 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(hash)
 }
 
-// filler returns the byte that unwritten blocks of the disk contain. It takes this byte from the first blank block.
+// filler returns the byte that unwritten blocks of the disk contain. filler takes this byte from the first blank block.
 func (s *surface) filler() byte {
 	for _, b := range s.blocks() {
 		if blank(b) {

@@ -107,7 +107,7 @@ func (d drive) log(page uint32) ([]byte, error) {
 	return b, nil
 }
 
-// nvmeStatus is the status of a completed command. It contains "status code type << 8 | status code" and some flags.
+// nvmeStatus is the status of a completed command. nvmeStatus contains "status code type << 8 | status code" and some flags.
 type nvmeStatus uint16
 
 // code returns the status without the flags More and Do Not Retry.
@@ -198,7 +198,8 @@ const (
 	sanitizeOverwrite = 1 << 2
 )
 
-// controllerOf returns the data from Identify Controller for an open disk. It sends the command only once for each open disk.
+// controllerOf returns the data from Identify Controller for an open disk. controllerOf sends the command only once for each open
+// disk.
 func (d drive) controllerOf() (controller, error) {
 	if d.controller != nil {
 		return d.controller, nil
@@ -219,7 +220,7 @@ type namespace struct {
 	reservable bool // the namespace supports a type of reservation (RESCAP)
 }
 
-// namespace returns the data from Identify Namespace for an open disk. It gets the namespace ID from the kernel.
+// namespace returns the data from Identify Namespace for an open disk. namespace gets the namespace ID from the kernel.
 func (d drive) namespace() (namespace, error) {
 	id, err := d.ioctl(d.fd, nvmeIoctlID, nil)
 	if err != nil {

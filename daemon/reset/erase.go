@@ -44,7 +44,7 @@ func erasures() map[string]erasure {
 // Erasures returns the names of all erase methods. Most disks support only some of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined earlier, and returns a description of its work. It opens the disk exclusively for
+// erase erases a disk that was examined earlier, and returns a description of its work. erase opens the disk exclusively for
 // writing and reads it again, because the disk may have changed since it was examined. For example, this process may have been
 // stopped for a while, or the disk may have disappeared and appeared again during a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
@@ -100,8 +100,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// examineAgain reads a disk again before its erasure. It checks that neither the disk nor its content has changed since the
-// earlier examination. It returns no surface if the disk was not read earlier or cannot be read.
+// examineAgain reads a disk again before its erasure. examineAgain checks that neither the disk nor its content has changed since
+// the earlier examination. examineAgain returns no surface if the disk was not read earlier or cannot be read.
 func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
@@ -122,8 +122,9 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 	return s, err
 }
 
-// verifyErasure waits until an erased disk is present again. It checks that the disk is still the same, and that the erase method
-// has kept its promise about the content of the blocks. It returns a description of the blocks that it has read.
+// verifyErasure waits until an erased disk is present again. verifyErasure checks that the disk is still the same, and that the
+// erase method has kept its promise about the content of the blocks. verifyErasure returns a description of the blocks that it
+// has read.
 func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.awaitReturn(ctx), c.checkSize()); err != nil {
 		return "", err

@@ -99,8 +99,8 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// localController returns the data from Identify Controller for an open disk. It returns an error if the drive is connected
-// over a network.
+// localController returns the data from Identify Controller for an open disk. localController returns an error if the drive is
+// connected over a network.
 func (d drive) localController() (controller, error) {
 	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
@@ -108,8 +108,8 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// checkSoleNamespace returns an error if the disk is not the only namespace of the NVM subsystem. It is called before a command
-// that erases the whole subsystem.
+// checkSoleNamespace returns an error if the disk is not the only namespace of the NVM subsystem. checkSoleNamespace is called
+// before a command that erases the whole subsystem.
 func (d drive) checkSoleNamespace() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -154,9 +154,9 @@ func (d drive) checkControllers() error {
 	return nil
 }
 
-// checkOtherNamespaces checks that the drive has no other namespace. It also finds namespaces that are attached only to
-// another controller, or to no controller. If the drive does not support Namespace Management, every namespace is attached to
-// a controller.
+// checkOtherNamespaces checks that the drive has no other namespace. checkOtherNamespaces also finds namespaces that are attached
+// only to another controller, or to no controller. If the drive does not support Namespace Management, every namespace is
+// attached to a controller.
 func (d drive) checkOtherNamespaces() error {
 	id, err := d.controllerOf()
 	if err != nil {
@@ -233,8 +233,8 @@ func (t *task) unreadable(c *claim) bool {
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
-// sanitizing returns the state of the last sanitize operation. It returns the zero value if the controller does not support
-// sanitize operations.
+// sanitizing returns the state of the last sanitize operation. sanitizing returns the zero value if the controller does not
+// support sanitize operations.
 func (d drive) sanitizing() (sanitizeState, error) {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(canSanitize) {

@@ -56,7 +56,7 @@ func theKernel() kernel {
 	}
 }
 
-// openNode opens a device node. It does not follow links.
+// openNode opens a device node. openNode does not follow links.
 func openNode(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)
@@ -98,7 +98,7 @@ func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error)
 	return uint16(max(status, 0)), err
 }
 
-// writeAttribute does the same as "echo value > path". It calls write(2) only once, as sysfs requires.
+// writeAttribute does the same as "echo value > path". writeAttribute calls write(2) only once, as sysfs requires.
 func writeAttribute(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {

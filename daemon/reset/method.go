@@ -150,9 +150,9 @@ func (t *task) resetPort(context.Context) (string, error) {
 	return "reset port " + name, nil
 }
 
-// awaitReturn waits until a device that was reset or erased is present again. It checks that the device is still the same and
-// that it works. If no attribute shows the state of the device, the function assumes that the device works. The function ignores
-// the diskseq of a disk, because the diskseq may have changed.
+// awaitReturn waits until a device that was reset or erased is present again. awaitReturn checks that the device is still the
+// same and that it works. If no attribute shows the state of the device, the function assumes that the device works. The function
+// ignores the diskseq of a disk, because the diskseq may have changed.
 func (t *task) awaitReturn(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.set("waiting for %s to come back", name)

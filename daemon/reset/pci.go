@@ -47,7 +47,8 @@ func (f function) hasVFIODriver() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// checkResettable returns the reason why the function must not be reset, or nil. It examines only the attributes in sysfs.
+// checkResettable returns the reason why the function must not be reset, or nil. checkResettable examines only the attributes in
+// sysfs.
 func (f function) checkResettable() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.hasVFIODriver() && !slices.Contains(resetSafeDrivers(), driver) {

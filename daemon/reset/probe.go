@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk and changes nothing. It does not keep the disk open exclusively while it reads, because it must not disturb
-// other processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and the probe must not make
-// mount fail.
+// probe reads a disk and changes nothing. probe does not keep the disk open exclusively while it reads, because it must not
+// disturb other processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and the probe must
+// not make mount fail.
 func (t *task) probe(ctx context.Context) error {
 	t.step.set("identifying %s", path.Base(t.SysPath))
 	c, err := t.openDisk(t.SysPath, unix.O_RDONLY)

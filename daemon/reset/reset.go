@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reset reads, resets and erases devices. It contains the client for the daemon ([Client]) and the server for the
-// program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
+// Package reset reads, resets and erases devices. The package contains the client for the daemon ([Client]) and the server for
+// the program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
 // metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug. It refuses
@@ -23,7 +23,7 @@ type Do string
 
 // Kinds of requests. The first four kinds do not change the device.
 const (
-	// Look returns the users and the state of a disk. It neither reads the disk nor opens it exclusively, because a pod may be
+	// Look returns the users and the state of a disk. Look neither reads the disk nor opens it exclusively, because a pod may be
 	// using the disk.
 	Look  Do = "look"
 	Probe Do = "probe" // like Look, but also reads the disk and describes its content

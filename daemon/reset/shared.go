@@ -21,8 +21,8 @@ import (
 	"strings"
 )
 
-// checkNotShared returns [Busy] if an NVMe drive reports that another host or a virtual machine uses the disk. It also returns
-// [Busy] if the drive does not answer this question. It returns nil for any other kind of disk.
+// checkNotShared returns [Busy] if an NVMe drive reports that another host or a virtual machine uses the disk. checkNotShared
+// also returns [Busy] if the drive does not answer this question. checkNotShared returns nil for any other kind of disk.
 func (c *claim) checkNotShared() error {
 	if !c.IsNVMe(c.sysPath) {
 		return nil

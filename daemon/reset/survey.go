@@ -83,8 +83,8 @@ func (c *chunk) dataRange(filler byte) (first, last int64) {
 	return first, last
 }
 
-// readUntil reads a disk from its start to its end. It stops earlier if the function "enough" returns true. The parameter purpose
-// becomes part of the name of the current step.
+// readUntil reads a disk from its start to its end. readUntil stops earlier if the function "enough" returns true. The parameter
+// purpose becomes part of the name of the current step.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
 	c.step.set("reading all of %s to %s", c.Name(), purpose)
 	direct, err := c.openDisk(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
@@ -108,10 +108,10 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	return nil
 }
 
-// survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It stops earlier at a block
-// with data, at the time limit, or when the client disconnects. It does not keep the disk open exclusively. If another process
-// starts to use the disk, the result is [Busy]. A survey does not read random blocks. A probe has already read them, and random
-// reads take too long on a slow disk.
+// survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. survey stops earlier at a
+// block with data, at the time limit, or when the client disconnects. survey does not keep the disk open exclusively. If another
+// process starts to use the disk, the result is [Busy]. A survey does not read random blocks. A probe has already read them, and
+// random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.openDisk(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {

@@ -104,8 +104,8 @@ func isAttribute(name string) bool {
 	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
 }
 
-// openDevice opens the node of a device. It checks the device number of the node, because the name in /dev may belong to another
-// device. The error is [Busy] if the kernel reports that the device is busy.
+// openDevice opens the node of a device. openDevice checks the device number of the node, because the name in /dev may belong to
+// another device. The error is [Busy] if the kernel reports that the device is busy.
 func (h *host) openDevice(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {

@@ -93,9 +93,9 @@ func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surfac
 	return e, err
 }
 
-// verify bypasses the page cache and reads the blocks that contained data. It then runs the quick check with new random blocks,
-// and returns the result of this check. If the earlier content is unknown, it reads the whole disk. If a block does not have the
-// promised content, the error is [Failed].
+// verify bypasses the page cache and reads the blocks that contained data. verify then runs the quick check with new random
+// blocks, and returns the result of this check. If the earlier content is unknown, it reads the whole disk. If a block does not
+// have the promised content, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// keepsData is the end of a message. It explains that a drive keeps discarded data, and names a remedy.
+// keepsData is the end of a message. keepsData explains that a drive keeps discarded data, and names a remedy.
 const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
 // check returns the reason why the erasure is not verified, or nil. If some blocks contain only ff and others only 00, the blocks

@@ -38,8 +38,8 @@ func ParseRequest(message []byte) (r Request, err error) {
 	return r, err
 }
 
-// Encode returns the answer as a message. It shortens long strings and replaces control characters, so that the client
-// always gets an answer.
+// Encode returns the answer as a message. Encode shortens long strings and replaces control characters, so that the client always
+// gets an answer.
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = cleanText(a.Detail), cleanText(a.Content), cleanText(a.Done)
 	return exchange.Encode(a)
@@ -71,7 +71,8 @@ func (r Request) validate() error {
 	return nil
 }
 
-// cleanText prepares a text for use in a message. It replaces control characters and invalid UTF-8, and shortens a long text.
+// cleanText prepares a text for use in a message. cleanText replaces control characters and invalid UTF-8, and shortens a long
+// text.
 func cleanText(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {

@@ -32,11 +32,11 @@ const stateSize = 64 << 20
 // retryInterval is the time between two attempts to save.
 const retryInterval = 5 * time.Second
 
-// Store saves the state that must survive restarts and reboots. It uses one file.
+// Store saves the state that must survive restarts and reboots. Store uses one file.
 type Store struct {
 	log  *slog.Logger
 	path string
-	// latest is a function that encodes the state to write next. It is nil once the writer has taken this function.
+	// latest is a function that encodes the state to write next. latest is nil once the writer has taken this function.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
 	// Each caller that waits for a write sends a channel to the writer. The writer sends the result of the write on that channel.
@@ -47,7 +47,7 @@ type Store struct {
 	unkept  atomic.Pointer[error]
 }
 
-// Open returns the store in a directory. It creates the directory if necessary. If the directory cannot be created, the daemon
+// Open returns the store in a directory. Open creates the directory if necessary. If the directory cannot be created, the daemon
 // can still serve devices, and the store logs an error at each failed save.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
@@ -105,7 +105,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 	liveness.Poke(s.saved)
 }
 
-// Unkept returns the error from the last attempt to write, or nil if the attempt succeeded. It does not block.
+// Unkept returns the error from the last attempt to write, or nil if the attempt succeeded. Unkept does not block.
 func (s *Store) Unkept() error { return *cmp.Or(s.unkept.Load(), new(error)) }
 
 // Flush waits until all states that were passed to Save earlier are on disk. An error comes from the write or from ctx.

@@ -21,8 +21,8 @@ type Node struct {
 	Number  string // such as "259:0", or empty if the device has no number or is being removed
 }
 
-// Number returns the device number of a node, such as "259:0", and whether the node is a block device. It returns ""
-// for any other file.
+// Number returns the device number of a node, such as "259:0", and whether the node is a block device. Number returns "" for any
+// other file.
 func Number(file unix.Stat_t) (number string, block bool) {
 	kind := file.Mode & unix.S_IFMT
 	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {

@@ -88,9 +88,9 @@ func isPath(t *Tree, disk, head string) bool {
 	return t.Uint(disk, "hidden") != 0 && sameNamespace(t, disk, head)
 }
 
-// sameNamespace reports whether two devices of one subsystem represent the same namespace. It compares the attributes nsid and
-// wwid if both devices have them. The nsid alone is not sufficient, because controllers may have private namespaces with the same
-// ID. Generic nodes have neither attribute, so sameNamespace compares the numbers in their names.
+// sameNamespace reports whether two devices of one subsystem represent the same namespace. sameNamespace compares the attributes
+// nsid and wwid if both devices have them. The nsid alone is not sufficient, because controllers may have private namespaces with
+// the same ID. Generic nodes have neither attribute, so sameNamespace compares the numbers in their names.
 func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {
@@ -162,8 +162,8 @@ func siblingOf(t *Tree, sysPath, subsystem string) string {
 	return ""
 }
 
-// nvmeNodes returns the controllers that reach the namespace at sysPath, and all other devices that represent this namespace. It
-// returns nil for a device that is not a namespace.
+// nvmeNodes returns the controllers that reach the namespace at sysPath, and all other devices that represent this namespace.
+// nvmeNodes returns nil for a device that is not a namespace.
 func nvmeNodes(t *Tree, sysPath string) (found []string) {
 	if class := t.Link(sysPath, "subsystem"); class != "block" && class != nvmeGenericClass {
 		return nil

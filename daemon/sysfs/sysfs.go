@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysfs reads attributes and links in sysfs. It also reads the files in sysfs, procfs and configfs that show how a block
-// device is used. The daemon and metalplug-reset share this package, so both interpret these files in the same way. The package
-// opens no device nodes and uses no ioctls.
+// Package sysfs reads attributes and links in sysfs. The package also reads the files in sysfs, procfs and configfs that show how
+// a block device is used. The daemon and metalplug-reset share this package, so both interpret these files in the same way. The
+// package opens no device nodes and uses no ioctls.
 //
 // Follows Documentation/filesystems/sysfs.rst.
 package sysfs
@@ -61,7 +61,7 @@ func (t *Tree) Path(name string) string {
 	return name
 }
 
-// Present reports whether a kernel path exists. It does not follow links.
+// Present reports whether a kernel path exists. Present does not follow links.
 func (t *Tree) Present(name string) bool {
 	var found unix.Stat_t
 	return unix.Lstat(t.Path(name), &found) == nil
@@ -74,9 +74,10 @@ func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	return found, err
 }
 
-// ReadStart returns at most size bytes from the start of a file. It calls read(2) once and bypasses Go's poller. Some drivers
-// return EAGAIN, and os.ReadFile would then wait forever. ReadStart never reads more than size bytes, because some devices hang
-// after a read of their whole configuration space (pci_read_config). The error is [ErrGone] if the file does not exist.
+// ReadStart returns at most size bytes from the start of a file. ReadStart calls read(2) once and bypasses Go's poller. Some
+// drivers return EAGAIN, and os.ReadFile would then wait forever. ReadStart never reads more than size bytes, because some
+// devices hang after a read of their whole configuration space (pci_read_config). The error is [ErrGone] if the file does not
+// exist.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -135,7 +136,7 @@ func (t *Tree) Int(sysPath, name string) (int64, error) {
 	return n, nil
 }
 
-// Uint returns the value of a numeric attribute with at most 63 bits. It returns 0 if the attribute does not exist.
+// Uint returns the value of a numeric attribute with at most 63 bits. Uint returns 0 if the attribute does not exist.
 func (t *Tree) Uint(sysPath, name string) uint64 {
 	n, _ := t.Int(sysPath, name)
 	return uint64(max(n, 0))
@@ -151,8 +152,8 @@ func (t *Tree) Link(sysPath, name string) string {
 	return path.Base(target)
 }
 
-// Resolve follows a link such as "device" and returns the kernel path of its target. It returns "" if the link does not exist or
-// leads out of the tree.
+// Resolve follows a link such as "device" and returns the kernel path of its target. Resolve returns "" if the link does not
+// exist or leads out of the tree.
 func (t *Tree) Resolve(name string) string {
 	real, err := filepath.EvalSymlinks(t.Path(name))
 	if err != nil {
@@ -200,7 +201,7 @@ func (t *Tree) Properties(sysPath string) map[string]string {
 	return KeyValues(text, "=")
 }
 
-// KeyValues parses lines that consist of a key, a separator and a value. It removes the white space around a value.
+// KeyValues parses lines that consist of a key, a separator and a value. KeyValues removes the white space around a value.
 func KeyValues(text, separator string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.Lines(text) {

@@ -135,10 +135,10 @@ func checkMounts(t *Tree, d Disk) error {
 	return nil
 }
 
-// mountOf checks whether a line of mountinfo describes a mount of a disk or of one of its partitions. It returns this part of the
-// disk and the mount point, or an empty mount point for any other line. The device number "0:N" means that the file system has no
-// device or, like btrfs, several devices. For such a file system, only the source that was passed to mount(2) can name a block
-// device. The source may be a node or a udev link. Follows Documentation/filesystems/proc.rst, 3.5.
+// mountOf checks whether a line of mountinfo describes a mount of a disk or of one of its partitions. mountOf returns this part
+// of the disk and the mount point, or an empty mount point for any other line. The device number "0:N" means that the file system
+// has no device or, like btrfs, several devices. For such a file system, only the source that was passed to mount(2) can name a
+// block device. The source may be a node or a udev link. Follows Documentation/filesystems/proc.rst, 3.5.
 func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 	mount, filesystem, _ := strings.Cut(line, " - ")
 	fields := strings.Fields(mount) // ID, parent, major:minor, root, mount point, …

@@ -75,8 +75,8 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil calls the function "question" every pollInterval. It stops when this function returns true or an error, after
-// closeTimeout, or when ctx ends.
+// retryUntil calls the function "question" every pollInterval. retryUntil stops when this function returns true or an error,
+// after closeTimeout, or when ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {

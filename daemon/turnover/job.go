@@ -23,7 +23,7 @@ type job struct {
 	outcome           inventory.Outcome // outcome of the work on this device
 }
 
-// take waits until no other job works on the device or on the devices that its reset affects. It then returns a job that has
+// take waits until no other job works on the device or on the devices that its reset affects. take then returns a job that has
 // locked all of these devices. The error is [inventory.ErrUnknownDevice], or [ErrBusy] if ctx ends first.
 func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	s, err := t.Inventory.Current(ctx, id)

@@ -24,11 +24,11 @@ import (
 // answer.
 const startLimit = 25 * time.Second
 
-// Start prepares devices of a resource, all at the same time, for a container that is about to start. It may be called again
+// Start prepares devices of a resource, all at the same time, for a container that is about to start. Start may be called again
 // for the same devices. If Start returns an error, the container must not start. After [ErrBusy], the device is unchanged,
 // because a process still has the device open. This process may be in the same pod. Start blocks until all work is done and
-// recorded, for at most 29 seconds. If the kubelet disconnects, ctx ends, but the work continues. A disconnect is not a fault
-// of the device.
+// recorded, for at most 29 seconds. If the kubelet disconnects, ctx ends, but the work continues. A disconnect is not a fault of
+// the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	policy := t.policyFor(resource)
 	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
@@ -42,8 +42,9 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	return t.start(ctx, policy, devices, owners, policy.Reset.AtRelease() || policy.scrubs() || disks)
 }
 
-// StartFor prepares devices of a resource for the containers of the claim that holds these devices. It takes at most the reset
-// timeout of the resource plus device.AnswerTime, and stops when ctx ends. The caller must wait until the result is on disk.
+// StartFor prepares devices of a resource for the containers of the claim that holds these devices. StartFor takes at most the
+// reset timeout of the resource plus device.AnswerTime, and stops when ctx ends. The caller must wait until the result is on
+// disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	policy := t.policyFor(resource)
 	ctx, cancel := context.WithTimeout(ctx, max(policy.Reset.Timeout, time.Second)+device.AnswerTime)

@@ -19,16 +19,16 @@ const (
 	// sliceTime is how long the helper reads a disk in one request. During this time, the helper keeps the disk locked. The part
 	// that it reads is a slice. After a restart, metalplugd continues after the last complete slice.
 	sliceTime = 8 * time.Second
-	// foundPause is how long the daemon waits after it has found data on a disk. It then reads again from the same offset, in
-	// case an operator has removed the data.
+	// foundPause is how long the daemon waits after it has found data on a disk. The daemon then reads again from the same
+	// offset, in case an operator has removed the data.
 	foundPause = 10 * time.Minute
 )
 
 // errFound means that metalplug has read a disk and found data.
 var errFound = errors.New("the disk holds data")
 
-// read reads the next part of a disk that is not yet known to be blank. It returns [ErrBusy] while a pod uses another disk on the
-// same controller.
+// read reads the next part of a disk that is not yet known to be blank. read returns [ErrBusy] while a pod uses another disk on
+// the same controller.
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.offeredAt(path); return other != nil && other.Held() }) {
@@ -69,7 +69,7 @@ func (j *job) read(ctx context.Context) error {
 	return nil
 }
 
-// askHolders is called for a disk that is about to be offered. It checks that no process has the disk open.
+// askHolders is called for a disk that is about to be offered. askHolders checks that no process has the disk open.
 func (j *job) askHolders(ctx context.Context) error {
 	err := j.checkUnused(ctx)
 	if err == nil {

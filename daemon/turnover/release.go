@@ -24,9 +24,9 @@ func (p policy) cleanUpLimit() time.Duration {
 	return max(p.Reset.Timeout, time.Hour)
 }
 
-// cleanUp prepares a device for the next pod after the last pod has ended. It does nothing and returns nil if a new pod already
-// has the device, or if the device must not be cleaned up now. It also does nothing if an operator's order has failed, and only
-// the operator may repeat this order.
+// cleanUp prepares a device for the next pod after the last pod has ended. cleanUp does nothing and returns nil if a new pod
+// already has the device, or if the device must not be cleaned up now. cleanUp also does nothing if an operator's order has
+// failed, and only the operator may repeat this order.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.policy.ClearedAtRelease() || !j.policy.repeatsOrder(j.Order) {
 		return nil

@@ -42,8 +42,8 @@ const (
 	maxBackoff     = 10 * time.Minute
 )
 
-// policy is the configuration of a resource. It determines the work on the resource's devices between two pods. A disk is erased
-// before the first container of a pod starts, but not before the pod's other containers.
+// policy is the configuration of a resource. policy determines the work on the resource's devices between two pods. A disk is
+// erased before the first container of a pod starts, but not before the pod's other containers.
 type policy struct{ config.Resource }
 
 // sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
@@ -64,7 +64,7 @@ func (p policy) repeatsOrder(failed lease.Order) bool {
 	return true
 }
 
-// Turnover runs the work on devices between two pods. It is safe for concurrent use.
+// Turnover runs the work on devices between two pods. Turnover is safe for concurrent use.
 type Turnover struct {
 	Inventory *inventory.Inventory
 	Host      *device.Host
@@ -76,13 +76,13 @@ type Turnover struct {
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. Running may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start]. It passes the device ID to this
+	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start]. Unit passes the device ID to this
 	// unit. Unit returns when the vendor unit has succeeded or failed, or when ctx ends. Unit is nil if the hardware is simulated
 	// from a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
-	// Done is called once for each reset and each erasure, for the metrics. It may be nil.
+	// Done is called once for each reset and each erasure, for the metrics. Done may be nil.
 	Done func(resource, method string, took time.Duration, err error)
 }
 

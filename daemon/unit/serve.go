@@ -21,7 +21,7 @@ type Helper struct {
 // maxError is the maximum length of an error in bytes. JSON may need six bytes for one byte of the error.
 const maxError = exchange.MessageSize / 8
 
-// Serve answers one request from standard input. It blocks until the unit has succeeded or failed.
+// Serve answers one request from standard input. Serve blocks until the unit has succeeded or failed.
 func (h Helper) Serve() error { return exchange.Serve(h.reply) }
 
 func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {

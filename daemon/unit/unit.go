@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unit lets metalplugd run a vendor unit. It contains the request from metalplugd, and the helper that answers this
-// request.
+// Package unit lets metalplugd run a vendor unit. The package contains the request from metalplugd, and the helper that answers
+// this request.
 //
 // A request names a resource, a stage and a device, but never a unit. The helper reads the unit's name from the configuration.
 // Therefore, a request can start only units that the operator has configured.

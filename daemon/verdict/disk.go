@@ -15,8 +15,8 @@ type DiskFacts struct {
 	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // the evidence about the disk, or nil
-	// Presence describes the current appearance of the disk at the last inspection, see [evidence.Book.Presence]. It is empty if
-	// metalplug cannot distinguish the disk from other disks.
+	// Presence describes the current appearance of the disk at the last inspection, see [evidence.Book.Presence]. Presence is
+	// empty if metalplug cannot distinguish the disk from other disks.
 	Presence string
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
@@ -31,7 +31,7 @@ func (f *Facts) Evident() bool {
 // its evidence is complete, or its last tenant's data is erased before the next container starts.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
-// Complete reports whether the evidence about a disk is complete. It ignores the processes that have the disk open.
+// Complete reports whether the evidence about a disk is complete. Complete ignores the processes that have the disk open.
 func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }

@@ -33,7 +33,7 @@ func (p *Probe) End() {
 	close(p.ended)
 }
 
-// Alive blocks until the loop has answered or ended, or until ctx ends. It may be called before the loop starts. If ctx ends,
+// Alive blocks until the loop has answered or ended, or until ctx ends. Alive may be called before the loop starts. If ctx ends,
 // Alive returns the context's error, together with the name of the loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()

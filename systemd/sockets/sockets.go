@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sockets returns the sockets that systemd passes to the daemon. It is separate from package systemd because
+// Package sockets returns the sockets that systemd passes to the daemon. The package is separate from package systemd because
 // go-systemd/activation links TLS, which no helper needs.
 package sockets
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unitfile finds systemd's unit files. It needs neither D-Bus nor a running systemd.
+// Package unitfile finds systemd's unit files. The package needs neither D-Bus nor a running systemd.
 package unitfile
 
 import (
@@ -35,8 +35,8 @@ func (u Unusable) String() string {
 	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
-// Complaints returns a warning for each of the given template units that systemd cannot run. It returns nil if this machine does
-// not run systemd.
+// Complaints returns a warning for each of the given template units that systemd cannot run. Complaints returns nil if this
+// machine does not run systemd.
 func Complaints(templates ...string) (texts []string) {
 	if !Booted() {
 		return nil
@@ -47,8 +47,8 @@ func Complaints(templates ...string) (texts []string) {
 	return texts
 }
 
-// FindUnusable returns the given template units whose unit file is missing or masked. It searches the same directories as
-// "systemctl list-unit-files".
+// FindUnusable returns the given template units whose unit file is missing or masked. FindUnusable searches the same directories
+// as "systemctl list-unit-files".
 func FindUnusable(templates ...string) []Unusable { return unusable(unitPath, templates) }
 
 func unusable(dirs, templates []string) (all []Unusable) {

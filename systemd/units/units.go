@@ -35,10 +35,10 @@ func connect(ctx context.Context) (*dbus.Conn, error) {
 	return c, nil
 }
 
-// Run starts an instance of a template unit such as "name@.service". It escapes the instance as systemd-escape(1) does. If
-// the unit is still active, Run stops it first, so that the unit's commands are always executed. Run blocks until the unit
-// is active or has ended, depending on Type=. A oneshot unit ends when all its commands have succeeded. The error contains
-// systemd's result. If the deadline of ctx passes, Run stops the unit. If ctx is cancelled, the unit keeps running.
+// Run starts an instance of a template unit such as "name@.service". Run escapes the instance as systemd-escape(1) does. If the
+// unit is still active, Run stops it first, so that the unit's commands are always executed. Run blocks until the unit is active
+// or has ended, depending on Type=. A oneshot unit ends when all its commands have succeeded. The error contains systemd's
+// result. If the deadline of ctx passes, Run stops the unit. If ctx is cancelled, the unit keeps running.
 func Run(ctx context.Context, template, instance string) error {
 	c, err := connect(ctx)
 	if err != nil {

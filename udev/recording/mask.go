@@ -67,7 +67,7 @@ func (s secrets) text(content string) {
 	}
 }
 
-// add adds an identity. It ignores identities that are empty, short or all zeros, as with cheap hardware, because they would
+// add adds an identity. add ignores identities that are empty, short or all zeros, as with cheap hardware, because they would
 // match unrelated parts of the text. If the identity begins with a prefix that names its kind, the prefix is not masked.
 func (s secrets) add(value string) {
 	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
@@ -91,8 +91,8 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text that has the same form as value. It replaces digits with digits, letters with letters of the
-// same case, and hexadecimal text with hexadecimal text. All other characters remain, so the result is still a valid address,
+// pseudonym returns a random text that has the same form as value. pseudonym replaces digits with digits, letters with letters of
+// the same case, and hexadecimal text with hexadecimal text. All other characters remain, so the result is still a valid address,
 // UUID or file name.
 func pseudonym(value string) string {
 	letters := 26

@@ -196,8 +196,8 @@ func unhex(text string) (string, error) {
 	return string(decoded), nil
 }
 
-// unescape reverses g_strescape, which umockdev-record uses to write attributes. It accepts octal numbers and C's escapes with a
-// letter.
+// unescape reverses g_strescape, which umockdev-record uses to write attributes. unescape accepts octal numbers and C's escapes
+// with a letter.
 func unescape(text string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(text))

@@ -36,7 +36,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Recording is a parsed recording. It is immutable and safe for concurrent use.
+// Recording is a parsed recording. Recording is immutable and safe for concurrent use.
 type Recording struct {
 	devices map[string]device // keys are sysfs paths
 	files   map[string]bool   // names of tree entries that belong to no device
@@ -61,14 +61,14 @@ func (r *Recording) Devices() []udev.Device {
 // paths returns the paths of the devices, with parents before their children.
 func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
-// Write creates the tree of the recording in root/sys, root/dev and root/proc. It creates the directory root if it does
-// not exist. The directory should be empty.
+// Write creates the tree of the recording in root/sys, root/dev and root/proc. Write creates the directory root if it does not
+// exist. The directory should be empty.
 func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
-// Update replaces the tree below root, which r must have written there, with the tree of another recording. It returns events for
-// the differences, in the order that udevd would use. Removals come first, with children before their parents. Additions follow,
-// with parents before their children. Changes come last. The tree is complete when Update returns. If a mount or swap table has
-// changed, there is an event [udev.Mounts]. If another file that belongs to no device has changed, there is an event
+// Update replaces the tree below root, which r must have written there, with the tree of another recording. Update returns events
+// for the differences, in the order that udevd would use. Removals come first, with children before their parents. Additions
+// follow, with parents before their children. Changes come last. The tree is complete when Update returns. If a mount or swap
+// table has changed, there is an event [udev.Mounts]. If another file that belongs to no device has changed, there is an event
 // [udev.Overflow].
 //
 // After an error, the tree may be a mixture of both recordings.

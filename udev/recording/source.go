@@ -77,7 +77,7 @@ func Open(file string) (_ *Source, err error) {
 	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// Check returns an error if Open could not open the recording in a file. It reads the whole file.
+// Check returns an error if Open could not open the recording in a file. Check reads the whole file.
 func Check(file string) error {
 	_, _, err := readRecording(file)
 	return err

@@ -73,7 +73,7 @@ const (
 	maxPath    = 3072
 )
 
-// checkName returns an error unless a relative path names a file below the root. It rejects detours such as "..".
+// checkName returns an error unless a relative path names a file below the root. checkName rejects detours such as "..".
 func checkName(name string) error {
 	plain := name != "." && filepath.IsLocal(name) && path.Clean(name) == name && len(name) <= maxPath
 	for element := range strings.SplitSeq(name, "/") {
@@ -101,8 +101,8 @@ func checkTarget(dir, target string) error {
 	return checkName(strings.TrimSuffix(down, "/"))
 }
 
-// derive adds the files and links that the kernel and udevd create for every device. It skips names that already exist, and names
-// that the method add rejects.
+// derive adds the files and links that the kernel and udevd create for every device. derive skips names that already exist, and
+// names that the method add rejects.
 func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
@@ -175,7 +175,7 @@ func isBus(subsystem string) bool {
 	}, subsystem)
 }
 
-// apply changes the tree below root from one state to another. It does not touch files that are the same in both states. It
+// apply changes the tree below root from one state to another. apply does not touch files that are the same in both states. apply
 // replaces a changed file atomically, so that a reader always finds a complete file. If the parameter from is nil, apply assumes
 // that no process reads the tree yet.
 func apply(root string, from, to tree) error {
