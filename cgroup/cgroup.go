@@ -2,7 +2,7 @@
 
 // Package cgroup finds the processes that hold a device node, and watches for the removal of pods' cgroups.
 //
-// It identifies a pod by the UID that the kubelet puts into cgroup names. The package changes no cgroup.
+// The package identifies a pod by the UID that the kubelet puts into cgroup names. The package changes no cgroup.
 package cgroup
 
 import "strings"

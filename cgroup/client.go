@@ -15,8 +15,8 @@ import (
 // Program is the name of the program that [Client] calls.
 const Program = "metalplug-holders"
 
-// Client sends requests to the program metalplug-holders, which has the privileges to inspect other processes. Its method
-// is safe for concurrent use.
+// Client sends requests to the program metalplug-holders, which has the privileges to inspect other processes. The method of
+// Client is safe for concurrent use.
 type Client struct {
 	Peer exchange.Peer
 }

@@ -201,7 +201,7 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachText does the same as eachMapping on kernels without PROCMAP_QUERY. To do so, it reads the text of /proc/PID/maps
+// eachText does the same as eachMapping on kernels without PROCMAP_QUERY. To do so, eachText reads the text of /proc/PID/maps
 // (proc_pid_maps(5)).
 func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error) error {
 	return r.eachLine(maps, func(line []byte) error {

@@ -54,7 +54,7 @@ func (r *scanner) stalled() bool {
 }
 
 // readProcess finds the devices that the scanner's process holds, and adds them to the map "held". If the process has exited,
-// nothing is added. If the process was listed as a process of the host but belongs to a pod, it is postponed.
+// nothing is added. If the process was listed as a process of the host but belongs to a pod, the process is postponed.
 func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)

@@ -199,7 +199,7 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the processes in r.rest. After that, it reads processes from the queue until the queue is empty. If drain abandons
+// run reads the processes in r.rest. After that, run reads processes from the queue until the queue is empty. If drain abandons
 // the reader, run returns without a message on the channel ended.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {

@@ -17,7 +17,7 @@ import (
 
 // Until ctx ends, Watch calls the function "gone" each time cgroups of pods have been removed. A removed cgroup contains no
 // processes. One call covers all removals since the last call, including those whose events were lost. Watch calls the function
-// "started" once. After this call, it misses no removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"),
+// "started" once. After this call, Watch misses no removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"),
 // version 1 or 2.
 //
 // Watch sleeps until a cgroup appears or vanishes in a directory that contains cgroups of pods. A missing parent cgroup

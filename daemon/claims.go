@@ -26,8 +26,8 @@ import (
 // request.
 const claimLimit = 40 * time.Second
 
-// claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this
-// type stores only the work in progress. For each claim, it does one piece of work at a time.
+// claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this type
+// stores only the work in progress. For each claim, claims does one piece of work at a time.
 type claims struct {
 	*daemon
 	mu      sync.Mutex

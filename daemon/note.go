@@ -20,8 +20,8 @@ func auditEntry(s *inventory.Status, event audit.Event) audit.Entry {
 // podListedDelay is how long the kubelet normally takes to list a pod after the answer to Allocate.
 const podListedDelay = 100 * time.Millisecond
 
-// noteAllocated records in the audit log that a container gets devices. After podListedDelay, it makes askHolders query the
-// kubelet, which can then name the pod.
+// noteAllocated records in the audit log that a container gets devices. After podListedDelay, noteAllocated makes askHolders
+// query the kubelet, which can then name the pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {

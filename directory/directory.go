@@ -33,8 +33,8 @@ func Open(dir string) (*Watch, error) {
 	return &Watch{w, dir}, nil
 }
 
-// Rearm watches the directory if it exists now. Otherwise, it watches the nearest existing parent, to notice the creation of the
-// directory. There are no events for changes or mounts above that parent. A caller that needs such events must check the path
+// Rearm watches the directory if it exists now. Otherwise, Rearm watches the nearest existing parent, to notice the creation of
+// the directory. There are no events for changes or mounts above that parent. A caller that needs such events must check the path
 // from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost. Rearm is
 // safe for concurrent use.
 func (w *Watch) Rearm() error {
@@ -73,8 +73,8 @@ func rearm(dir string, add func(dir string) error) error {
 	}
 }
 
-// addNearest adds dir and its nearest existing parent. If directories are missing, it returns the topmost missing one. A missing
-// directory is not an error, and errors from the parents are ignored.
+// addNearest adds dir and its nearest existing parent. If directories are missing, addNearest returns the topmost missing one. A
+// missing directory is not an error, and errors from the parents are ignored.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

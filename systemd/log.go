@@ -40,8 +40,8 @@ type Log struct {
 	written chan struct{} // closed by the writer
 }
 
-// OpenLog returns a log. If standard error is connected to the journal, the log writes to the journal. Otherwise, it writes text
-// without timestamps to w.
+// OpenLog returns a log. If standard error is connected to the journal, the log writes to the journal. Otherwise, OpenLog writes
+// text without timestamps to w.
 func OpenLog(w io.Writer, level slog.Level) *Log {
 	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
 		return openJournal(journalPath, os.Stderr, level)
@@ -128,8 +128,8 @@ type journalSocket struct {
 	text io.Writer // standard error, used if journald has created a new socket that the sandbox hides
 }
 
-// Write sends a datagram. If journald has created a new socket, Write connects again. If there is no socket, it writes
-// the message as text.
+// Write sends a datagram. If journald has created a new socket, Write connects again. If there is no socket, Write writes the
+// message as text.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {

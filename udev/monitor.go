@@ -74,7 +74,7 @@ func MonitorFromFile(f *os.File) (*Monitor, error) {
 	return newMonitor(own)
 }
 
-// newMonitor returns a monitor for a socket. If it fails, it closes the socket.
+// newMonitor returns a monitor for a socket. newMonitor closes the socket if there is an error.
 func newMonitor(fd int) (*Monitor, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {

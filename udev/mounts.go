@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMountTable calls the function changed each time the mounts of process 1 have changed. When ctx ends, it returns the
-// context's error. The parameter proc is the mount point of procfs. WatchMountTable sleeps until the kernel reports a change.
+// WatchMountTable calls the function changed each time the mounts of process 1 have changed. When ctx ends, WatchMountTable
+// returns the context's error. The parameter proc is the mount point of procfs. WatchMountTable sleeps until the kernel reports a
+// change.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	t, err := openTable(filepath.Join(proc, "1/mountinfo"), func(line string) []string { return []string{line} })
 	if err != nil {
@@ -74,7 +75,7 @@ func openTable(name string, keys func(line string) []string) (*table, error) {
 }
 
 // listen sends an [Event] with the action [Mounts] each time a block device begins or ceases to be mounted or used for swap. When
-// ctx ends, it returns the context's error. Devices that are already in use when listen starts cause no event.
+// ctx ends, listen returns the context's error. Devices that are already in use when listen starts cause no event.
 func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
@@ -110,7 +111,7 @@ func (t *table) read() (map[string]struct{}, error) {
 }
 
 // usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). For a mounted
-// device, the result consists of MAJOR:MINOR and the path below /dev. For swap space, it is the path below /dev.
+// device, the result consists of MAJOR:MINOR and the path below /dev. For swap space, the result is the path below /dev.
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {

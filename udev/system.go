@@ -114,8 +114,8 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	return context.Cause(ctx)
 }
 
-// Running reports whether udevd is running. While udevd is not running, it sends no events and creates no links to device nodes.
-// Listen then sends [Missed] at regular intervals.
+// Running reports whether udevd is running. While udevd is not running, udevd sends no events and creates no links to device
+// nodes. Listen then sends [Missed] at regular intervals.
 func (s *System) Running() bool { return s.udevd.running() }
 
 // Dropped returns the counters of the event socket and of the kernel log.

@@ -51,8 +51,8 @@ func (w *udevdWatch) running() bool {
 	return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
 }
 
-// listen sends [Missed] when udevd ends and when udevd runs again. While udevd is not running, it sends [Missed] at regular
-// intervals. When ctx ends, it returns the context's error.
+// listen sends [Missed] when udevd ends and when udevd runs again. While udevd is not running, listen sends [Missed] at regular
+// intervals. When ctx ends, listen returns the context's error.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
@@ -81,9 +81,9 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// addWatch watches udevd's cgroup if the cgroup exists. Otherwise, it watches the directory where the cgroup will appear. If the
-// kernel allows no more watches, listen does not notice when udevd ends. listen still checks at regular intervals whether udevd
-// is running again.
+// addWatch watches udevd's cgroup if the cgroup exists. Otherwise, addWatch watches the directory where the cgroup will appear.
+// If the kernel allows no more watches, listen does not notice when udevd ends. listen still checks at regular intervals whether
+// udevd is running again.
 func (w *udevdWatch) addWatch() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
 	for range 2 { // the cgroup may appear before the directory above it is watched

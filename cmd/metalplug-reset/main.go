@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-reset reads a disk, resets a device, or erases a disk. Its standard input is a socket. The command reads one
-// request from it, sends one answer, and exits. systemd starts it for each connection to metalplug-reset.socket.
+// Command metalplug-reset reads a disk, resets a device, or erases a disk. The standard input of the command is a socket. The
+// command reads one request from it, sends one answer, and exits. systemd starts it for each connection to
+// metalplug-reset.socket.
 package main
 
 import (

@@ -166,8 +166,8 @@ func changed(d api.ChangedDevice) string {
 	return text
 }
 
-// mayErase shows the device to erase and asks the operator to type the device ID. If the parameter yes is true, it does not ask,
-// but requires an ID as the name. Any other name may belong to another disk after a reboot. mayErase also does not ask if
+// mayErase shows the device to erase and asks the operator to type the device ID. If the parameter yes is true, mayErase does not
+// ask, but requires an ID as the name. Any other name may belong to another disk after a reboot. mayErase also does not ask if
 // metalplugd would refuse the erasure, or if there is nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {

@@ -36,7 +36,7 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 }
 
 // deviceIDs returns the device IDs that the shell offers as completions. deviceIDs offers none after the first argument, unless
-// the command accepts several. For the command uncordon, it offers only cordoned devices.
+// the command accepts several. For the command uncordon, deviceIDs offers only cordoned devices.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

@@ -18,9 +18,9 @@ import (
 // driverProgram is where the package metalplug-dra installs its program.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
-// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, it adds no finding.
-// systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
-// driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
+// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, checkClaims adds no
+// finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running.
+// The driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
 // identity in the status line of its unit. If it cannot publish the devices, the line ends with the reason.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
@@ -52,7 +52,7 @@ func (d *doctor) checkClaims() (fine string) {
 	return ""
 }
 
-// showUnit returns the properties SubState and StatusText of a unit. Without systemd, it returns no properties.
+// showUnit returns the properties SubState and StatusText of a unit. Without systemd, showUnit returns no properties.
 func showUnit(ctx context.Context, unit string) map[string]string {
 	out, _ := exec.CommandContext(ctx, "systemctl", "show", "--property=SubState,StatusText", unit).Output()
 	properties := make(map[string]string)

@@ -84,7 +84,7 @@ func holder(d api.Device) string {
 	return "a pod"
 }
 
-// formatDuration formats a duration in whole seconds. If the duration is at least an hour, it is formatted in whole minutes.
+// formatDuration formats a duration in whole seconds. If the duration is at least an hour, formatDuration uses whole minutes.
 func formatDuration(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()

@@ -16,7 +16,7 @@ import (
 )
 
 // view shows a state on the alternate screen of a terminal. view redraws the state after each change, and the user can scroll
-// with keys. view restores the terminal at the end. Its methods are safe for concurrent use.
+// with keys. view restores the terminal at the end. The methods of view are safe for concurrent use.
 type view struct {
 	out   *os.File
 	leave context.CancelFunc

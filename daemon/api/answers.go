@@ -143,7 +143,8 @@ type Totals struct {
 	Unhealthy int `json:"unhealthy"` // gone, faulty or cordoned
 	Cordoned  int `json:"cordoned"`  // cordoned devices, which are included in Unhealthy
 	Allocated int `json:"allocated"` // devices that pods hold, according to the kubelet
-	// NotOffered counts devices that are present but not offered. For a resource, it counts only devices that match the resource.
+	// NotOffered counts devices that are present but not offered. For a resource, NotOffered counts only devices that match the
+	// resource.
 	NotOffered int `json:"notOffered"`
 }
 

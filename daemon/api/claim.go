@@ -2,7 +2,7 @@
 
 package api
 
-// ClaimRef identifies a ResourceClaim. Its UID is unique.
+// ClaimRef identifies a ResourceClaim. The UID of the claim is unique.
 type ClaimRef struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace,omitempty"`

@@ -98,7 +98,7 @@ const OtherVersion = "metalplugd and this program have different versions, or th
 // refusalSize is the maximum length of the text in a refusal, in bytes.
 const refusalSize = 4 << 10
 
-// body is the part of an answer after the header. Its method Close also closes the connection.
+// body is the part of an answer after the header. The method Close also closes the connection.
 type body struct {
 	io.Reader
 	close func() error

@@ -139,7 +139,7 @@ func (l *Log) report(e Entry) {
 		"action", e.Method, "detail", e.Verified, "duration", took)
 }
 
-// serial returns the serial number from an identity. If there is none, it returns another attribute by which an operator can
+// serial returns the serial number from an identity. If there is none, serial returns another attribute by which an operator can
 // recognize the device.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// fileSize is the maximum size of the file in bytes, which is enough for about forty thousand entries. When the file has
-	// reached this size, it is renamed to audit.jsonl.1.
+	// fileSize is the maximum size of the file in bytes, which is enough for about forty thousand entries. When the audit file
+	// has reached this size, the file is renamed to audit.jsonl.1.
 	fileSize = 16 << 20
 	// retryInterval is the time between two attempts to write to the file after a failure.
 	retryInterval = 10 * time.Second
@@ -87,14 +87,14 @@ func (l *Log) write(entries []Entry) error {
 	return nil
 }
 
-// file is the audit file. Its methods must not be called concurrently.
+// file is the audit file. The methods of file must not be called concurrently.
 type file struct {
 	name string
 	size int64 // maximum size
 }
 
-// append appends whole lines. If it returns nil, the lines are on disk. If it fails, it removes the part that it has already
-// written.
+// append appends whole lines. If append returns nil, the lines are on disk. If append fails, append removes the part that it has
+// already written.
 func (f file) append(lines []byte) error {
 	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {

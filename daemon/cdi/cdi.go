@@ -84,7 +84,7 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Update writes the files for the newest snapshot. Before the first complete snapshot, it does nothing and returns true. If a
+// Update writes the files for the newest snapshot. Before the first complete snapshot, Update does nothing and returns true. If a
 // file cannot be written, Update logs the error and returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
@@ -155,7 +155,7 @@ func (s *Specs) Unwritten() map[string]error {
 }
 
 // Names returns the CDI names of a resource's devices. If the spec file does not describe the devices correctly, Names first
-// writes the file. Names may therefore block on a slow disk. If the write fails, it returns an error.
+// writes the file. Names may therefore block on a slow disk. If the write fails, Names returns an error.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -126,7 +126,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	return err
 }
 
-// node returns the node that a device currently has at the given path in a container. If there is no such node, it returns nil.
+// node returns the node that a device currently has at the given path in a container. If there is no such node, node returns nil.
 // The result contains the device number. Otherwise, the runtime would later look up the path on the host, and the path may then
 // belong to another device.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {

@@ -203,8 +203,8 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		// If a file with one line ends too early, the parser returns line 0. If a line ends too early, it returns the number
-		// of the next line.
+		// If a file with one line ends too early, the parser returns line 0. If a line ends too early, the parser returns the
+		// number of the next line.
 		Line: max(1, parseError.Position.Line-strings.Count(parseError.Message, "got '\\n'")),
 		Key:  oneLine(parseError.LastKey),
 		What: strings.TrimSuffix(oneLine(parseError.Message), ".") + remedy,

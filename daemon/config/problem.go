@@ -110,7 +110,7 @@ func suggestWord(key, word string, words []string) string {
 }
 
 // similar returns the word that is most similar to a name. A name may also abbreviate a word, such as "perm" or "perms" for
-// "permissions". If there is no such word, it returns "".
+// "permissions". If there is no such word, similar returns "".
 func similar(name string, words []string) string {
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, word := range words {

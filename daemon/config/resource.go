@@ -77,7 +77,7 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	checkExclusive(t, reset, r)
-	// Auto has no effect if a reset would disturb other users of the device. It also has no effect for InfiniBand, because a
+	// Auto has no effect if a reset would disturb other users of the device. Auto also has no effect for InfiniBand, because a
 	// reset unbinds the drivers.
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
 		r.Reset.Method = None
@@ -228,7 +228,7 @@ func takeReset(t *table, r *Resource) {
 
 // requireScrub reports a resource of disks that does not set how a pod's data is erased. There is no default, because only the
 // operator can decide how to erase the data. A resource of class node may match disks on some machines only. If such a resource
-// sets no scrub, it is valid, but metalplug does not offer its disks.
+// sets no scrub, the resource is valid, but metalplug does not offer its disks.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != device.NVMeName && r.Class != device.NodeName {
 		return

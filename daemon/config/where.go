@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Where returns the position of a resource's key as "FILE:LINE". The path FILE is absolute. For a missing key, it returns
-// the position of the table that would contain the key. The parameter key is "name", "match.PROPERTY" or "exclude.PROPERTY". If
-// several files set the key, Where returns the position of the value that applies. For a built-in resource that no file names, it
-// returns "".
+// Where returns the position of a resource's key as "FILE:LINE". The path FILE is absolute. For a missing key, Where returns the
+// position of the table that would contain the key. The parameter key is "name", "match.PROPERTY" or "exclude.PROPERTY". If
+// several files set the key, Where returns the position of the value that applies. For a built-in resource that no file names,
+// Where returns "".
 func (c Config) Where(resource, key string) string {
 	t := c.places[resource]
 	if t == nil {

@@ -45,8 +45,8 @@ func distance(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
-// others lists the nearest devices that could replace the given member of the bundle. For each of these devices, it says why the
-// device was not chosen.
+// others lists the nearest devices that could replace the given member of the bundle. For each of these devices, others says why
+// the device was not chosen.
 func (q *question) others(first, member *inventory.Status) string {
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {

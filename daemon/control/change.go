@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// maxReasonLen is the maximum length of a cordon's reason in bytes. It is limited because the reason must fit into tables and pod
-// statuses. maxLoginLen is the maximum length of a login name in bytes. useradd(8) allows 32 bytes.
+// maxReasonLen is the maximum length of a cordon's reason in bytes. The length is limited because the reason must fit into tables
+// and pod statuses. maxLoginLen is the maximum length of a login name in bytes. useradd(8) allows 32 bytes.
 const (
 	maxReasonLen = 200
 	maxLoginLen  = 64

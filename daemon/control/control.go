@@ -227,7 +227,7 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, netutil.LimitListener(l, maxClients), mux)
 }
 
-// serve serves clients on a listener until ctx ends. When ctx has ended, it disconnects all clients, because a client that
+// serve serves clients on a listener until ctx ends. When ctx has ended, serve disconnects all clients, because a client that
 // follows the events would keep metalplugd from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes *http.ServeMux) error {
 	server := &http.Server{

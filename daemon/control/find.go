@@ -56,9 +56,9 @@ func (q *question) findKnown() (all []*inventory.Status) {
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
 // candidates explains the udev devices that the name in the question refers to. If the inventory contains the device, candidates
-// uses the udev device with the same path in sysfs. Otherwise, it searches for a node, a sysfs path, a PCI address, a serial
-// number or a kernel name. If the search finds nothing, some devices may still have no ID. candidates then explains those whose
-// class has nodes with such a name.
+// uses the udev device with the same path in sysfs. Otherwise, candidates searches for a node, a sysfs path, a PCI address, a
+// serial number or a kernel name. If the search finds nothing, some devices may still have no ID. candidates then explains those
+// whose class has nodes with such a name.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -105,7 +105,7 @@ func (q *question) sysPath() string {
 }
 
 // explain explains the udev devices that meet the given condition. explain omits devices without a class. If the flag "near" is
-// set, it explains the device that is nearest to an omitted device.
+// set, explain explains the device that is nearest to an omitted device.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -123,7 +123,8 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 
 // explainNearest explains the device that is nearest to a path. explainNearest first tries a parent, such as the GPU to which a
 // render node belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI
-// function, such as the RDMA device that belongs to a device node. If there is no such device, it returns the argument none.
+// function, such as the RDMA device that belongs to a device node. If there is no such device, explainNearest returns the
+// argument none.
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

@@ -142,7 +142,7 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )
 
-// Describe sends no metrics. Because of this, the registry accepts all metrics that Collect sends.
+// Describe sends no metrics. Therefore, the registry accepts all metrics that Collect sends.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of the present state.

@@ -119,8 +119,8 @@ type Class struct {
 	// unit and the SELinux policy.
 	DevNodes []string
 
-	// Identify returns the devices that a subject represents. If it finds no device, it returns the reason as an error, such as
-	// [ErrExcluded], [ErrGone] or a read error.
+	// Identify returns the devices that a subject represents. If Identify finds no device, Identify returns the reason as an
+	// error, such as [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer returns the reason why a device must not be offered now, or nil. A device that is not offered may still be healthy.
 	Offer func(*Host, Device) error

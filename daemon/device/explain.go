@@ -78,8 +78,8 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds the step that shows the class of a udev device. For class node, it also adds a step for each rule that was
-// tried.
+// explainClass adds the step that shows the class of a udev device. For class node, explainClass also adds a step for each rule
+// that was tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := ClassOf(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches: "+c.Doc)

@@ -227,8 +227,8 @@ func groupID(h *Host, r *Rule, owner string) string {
 	return MakeID(parts...)
 }
 
-// usbIdentity returns the vendor, product and serial number of a USB device. If the device has no serial number, it returns the
-// controller and the ports to which the device is connected.
+// usbIdentity returns the vendor, product and serial number of a USB device. If the device has no serial number, usbIdentity
+// returns the controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
 		vendor, _ := h.Attr(sysPath, "idVendor") // without vendor and product, the serial number must be sufficient

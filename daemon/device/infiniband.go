@@ -45,7 +45,7 @@ var InfiniBand = Class{
 	Name:  InfiniBandName,
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
-	// In sysfs, the device that has the node is a sibling of the subject. It appears before the subject.
+	// In sysfs, the device that has the node is a sibling of the subject. This sibling appears before the subject.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "infiniband_mad"},

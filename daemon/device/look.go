@@ -52,7 +52,7 @@ func (s *Sighting) Twin(other string) {
 	}
 }
 
-// Look inspects one udev device. Look finds the devices that the udev device contains. For each device, it determines the
+// Look inspects one udev device. Look finds the devices that the udev device contains. For each device, Look determines the
 // resource, the health, the nodes for a container, and whether the device may be offered. Look reads sysfs, and may block until
 // the kernel answers. Look returns nothing if the udev device is not a subject of any class. The sightings keep a reference to
 // the parameter "seen", so the caller must not modify this parameter afterwards.

@@ -94,8 +94,8 @@ func (p *Population) nearest(key, pattern string) string {
 }
 
 // properties returns the sorted values of all properties of the devices, by key. The result includes the given key, which may
-// name an attribute in sysfs. If a device lacks a property, it counts with the value that the kernel reports for the nearest
-// parent.
+// name an attribute in sysfs. If a device lacks a property, the device counts with the value that the kernel reports for the
+// nearest parent.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
 	for _, d := range p.devices {
@@ -124,8 +124,8 @@ func (p *Population) properties(key string) map[string][]string {
 }
 
 // resembling returns a pattern for the value of a property, if one of the alternatives in the given pattern resembles this value.
-// Otherwise, it returns "". Before the function "alike" compares two texts, resembling removes all characters except letters and
-// digits.
+// Otherwise, resembling returns "". Before the function "alike" compares two texts, resembling removes all characters except
+// letters and digits.
 func resembling(pattern, value string, alike func(value, wanted string) bool) string {
 	const short = 3 // a shorter text is part of too many values
 	for alternative := range strings.SplitSeq(pattern, "|") {

@@ -34,7 +34,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class for any device that has a node. Its subjects are selected by the rules, and not by the field Match.
+// Generic is the class for any device that has a node. The rules, and not the field Match, select the subjects of Generic.
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",

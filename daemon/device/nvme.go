@@ -54,7 +54,7 @@ var NVMe = Class{
 		// The controllers report the state. With multipathing, they are not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk. It appears after the disk
+		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk, and appears after the disk
 		stackedDevices,
 	},
 	Disks:    true,

@@ -73,8 +73,8 @@ func pciHealth(h *Host, s *Sighting) {
 	}
 }
 
-// Answers returns an error if a PCI function no longer answers. For a virtual function, it also returns an error if the physical
-// function does not answer. If the parameter wake is false, a suspended function counts as answering.
+// Answers returns an error if a PCI function no longer answers. For a virtual function, Answers also returns an error if the
+// physical function does not answer. If the parameter wake is false, a suspended function counts as answering.
 func (h *Host) Answers(function string, wake bool) error {
 	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {

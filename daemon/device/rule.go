@@ -112,7 +112,7 @@ type mismatch struct {
 // Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// matches returns nil if the rule takes the device d. Otherwise, it returns a [mismatch].
+// matches returns nil if the rule takes the device d. Otherwise, matches returns a [mismatch].
 func (r *Rule) matches(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(d, key); ok && matchesPattern(key, r.Exclude[key], value) {
@@ -143,8 +143,8 @@ func matchesPattern(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// overrule returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule that allows devices in use
-// overrules [ErrInUse], [ErrData] and [ErrUnproven]. A rule that names a device exactly overrules [ErrByName].
+// overrule returns nil if the rule overrules all reasons in err. Otherwise, overrule returns err. A rule that allows devices in
+// use overrules [ErrInUse], [ErrData] and [ErrUnproven]. A rule that names a device exactly overrules [ErrByName].
 func (r *Rule) overrule(err error) error {
 	inUse := errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrUnproven)
 	byName := errors.Is(err, ErrByName)
@@ -168,7 +168,8 @@ func (r *Rule) byName() bool {
 	return false
 }
 
-// property returns a udev property of the device d or of a parent device. For a key "ATTR{name}", it returns an attribute of d.
+// property returns a udev property of the device d or of a parent device. For a key "ATTR{name}", property returns an attribute
+// of d.
 func (h *Host) property(d Device, key string) (string, bool) {
 	switch {
 	case key == IDProperty && d.ID != "":

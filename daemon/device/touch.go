@@ -22,10 +22,10 @@ type Touch struct {
 	// Survey reads a disk from an offset. Survey stops at the first block with data, at the end of the disk, or at the deadline
 	// of ctx. Survey changes nothing, and returns the same errors as Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
-	// Prepare makes a device ready for its next container. Prepare first resets the device. Then it erases the disk, or verifies
-	// that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
-	// data that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased the disk,
-	// and another process may have written to the disk since then.
+	// Prepare makes a device ready for its next container. Prepare first resets the device. Then Prepare erases the disk, or
+	// verifies that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk
+	// contains data that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased
+	// the disk, and another process may have written to the disk since then.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
 	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host. If there is no answer,
 	// Holders returns an error after at most 20 seconds.
@@ -176,7 +176,7 @@ type Work struct {
 	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" selects one
 	// of the methods in the attribute reset_method.
 	Method string `json:"method,omitempty"`
-	Scrub  string `json:"scrub,omitempty"`  // erase method, such as "discard", or empty. It requires Tenant or ByHand
+	Scrub  string `json:"scrub,omitempty"`  // erase method, such as "discard", or empty; an erasure requires Tenant or ByHand
 	Tenant bool   `json:"tenant,omitempty"` // a pod on this node left the content of the disk
 	Blank  bool   `json:"-"`                // the disk must be blank
 	// ByHand means that the operator has ordered the work. The helper then also erases data that no pod wrote, and the

@@ -102,8 +102,8 @@ func nodeAuto(h *Host, d Device) string {
 	return "vfio"
 }
 
-// queueOf returns the sysfs path of the work queue to which a DSA or IAA node belongs. For example, it returns .../dsa0/wq0.1 for
-// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). queueOf returns "" for other nodes.
+// queueOf returns the sysfs path of the work queue to which a DSA or IAA node belongs. For example, queueOf returns
+// .../dsa0/wq0.1 for .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). queueOf returns "" for other nodes.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
 		return ""

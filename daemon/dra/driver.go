@@ -40,7 +40,8 @@ const (
 	// all slices of its node when it starts. The library's default would leave the node without devices for 30 s.
 	syncDelay = 5 * time.Millisecond
 	// watchLag is how long the controller remembers its own writes while the watch does not show them. If the watch takes longer,
-	// the controller writes a slice twice. A slice that is deleted before the watch has shown it stays missing for this time.
+	// the controller writes a slice twice. If a slice is deleted before the watch has shown the slice, the slice stays missing
+	// for this time.
 	watchLag = time.Second
 	// initialBackoff and maxBackoff are the limits for the time between two attempts to read the Node or to write a ResourceSlice.
 	initialBackoff = 5 * time.Millisecond
@@ -208,7 +209,7 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 }
 
 // control starts the controller that writes the ResourceSlices. control returns an error if the Node cannot be read. Otherwise,
-// it blocks until the API server has listed the slices of the node, or ctx ends.
+// control blocks until the API server has listed the slices of the node, or ctx ends.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
 	node, err := d.Kube.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {

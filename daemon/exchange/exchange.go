@@ -95,7 +95,7 @@ func serve(fd int, answer Answer) error {
 }
 
 // hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. The parameter timeout
-// is the time to wait for this, in milliseconds. With -1, hungUp waits without a limit.
+// is the maximum waiting time, in milliseconds. With -1, hungUp waits without a limit.
 func hungUp(fd, timeout int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

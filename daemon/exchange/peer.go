@@ -24,8 +24,8 @@ const libexec = "/usr/libexec/metalplug"
 // sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the name of the configuration file that the parent process has passed. Without such a name, it returns the
-// parameter "standard".
+// ConfigFile returns the name of the configuration file that the parent process has passed. Without such a name, ConfigFile
+// returns the parameter "standard".
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -144,7 +144,7 @@ func (p Peer) start() (fd int, err error) {
 }
 
 // find returns the path of the program. find first looks in the directory of our own program, because a build puts all programs
-// into one directory. After that, it looks in the directory where the packages install the programs.
+// into one directory. After that, find looks in the directory where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

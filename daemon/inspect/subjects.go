@@ -11,7 +11,7 @@ import (
 // subjects is a list of subjects, sorted by sysfs path. All subjects below a path are therefore next to each other.
 type subjects []*Subject
 
-// find returns the index of the subject with the given path. If there is none, it returns the index where that subject can be
+// find returns the index of the subject with the given path. If there is none, find returns the index where that subject can be
 // inserted.
 func (a subjects) find(path string) (n int, ok bool) {
 	return slices.BinarySearchFunc(a, path, func(s *Subject, path string) int { return strings.Compare(s.udev.SysPath, path) })

@@ -247,8 +247,8 @@ func (l bundler) publishBundles(changed updates, now time.Time) {
 	}
 }
 
-// bundleStatus returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of
-// the member with the highest [urgency].
+// bundleStatus returns the status of a bundle. The health of the bundle is the health of the least healthy member. The lease of
+// the bundle is the lease of the member with the highest [urgency].
 func bundleStatus(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].bundleResource, Taker: members[0].bundleResource}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}

@@ -22,9 +22,9 @@ var ErrClearing = errors.New(verdict.BeingCleared)
 
 // Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
 // already have some of the devices. All other devices in the call must be healthy and belong to a resource that is served through
-// DRA. Each of them must be free, or held by fewer claims than the resource has shares. The error may be [ErrUnknownDevice],
-// [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. Claim returns ErrClearing only if no
-// device is unsuitable. After an error, the claim has only the devices that it had before.
+// DRA. Each of these devices must be free, or held by fewer claims than the resource has shares. The error may be
+// [ErrUnknownDevice], [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. Claim returns ErrClearing
+// only if no device is unsuitable. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	return i.ask(ctx, func(l *loop) error {
 		var refusal error

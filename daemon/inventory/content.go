@@ -87,8 +87,8 @@ func (l *leases) noteTwin(e *entry) {
 }
 
 // compareContent records the content of a disk that has no tenant, while no work on the disk is in progress. If the disk still
-// has to be cleaned up, it is recorded only while it is cordoned. An operator may use a cordoned disk. Each later inspection
-// compares the content with this record. If the content differs, another node or an operator has written to the disk.
+// has to be cleaned up, its content is recorded only while the disk is cordoned. An operator may use a cordoned disk. Each later
+// inspection compares the content with this record. If the content differs, another node or an operator has written to the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.busy() || e.outdated() {
 		return

@@ -178,8 +178,8 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive waits until the goroutine that owns the inventory has answered, and returns nil. If ctx ends first, it returns the error
-// of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
+// Alive waits until the goroutine that owns the inventory has answered, and returns nil. If ctx ends first, Alive returns the
+// error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error {
 	return i.ask(ctx, func(*loop) error { return nil })
 }

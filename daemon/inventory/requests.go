@@ -104,8 +104,8 @@ func (l *loop) current(id string) *Status {
 	return s
 }
 
-// Kept waits until every change that was posted before the call is on disk. Without a store, it does not wait. The error
-// comes from the write or from ctx.
+// Kept waits until every change that was posted before the call is on disk. Without a store, Kept does not wait. The error comes
+// from the write or from ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
 	if err := i.ask(ctx, func(l *loop) error { l.save(); return nil }); err != nil || i.Store == nil {
 		return err

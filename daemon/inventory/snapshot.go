@@ -30,7 +30,7 @@ type Status struct {
 	HeldAs   []string     // the IDs under which pods may hold the device, sorted
 	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
-	// Evidence shows that a disk is unused. If there is no such proof yet, it shows how much of the disk was read so far.
+	// Evidence shows that a disk is unused. If there is no such proof yet, Evidence shows how much of the disk was read so far.
 	Evidence evidence.Evidence
 	// Unrecorded means that no pod holds the cordoned disk, but that metalplug has not recorded yet what the last pod has left.
 	Unrecorded bool
@@ -157,7 +157,7 @@ func (o *Offer) patch(changed map[string]*Status) *Offer {
 }
 
 // patched returns a sorted copy of before with new statuses. If the flag members is set, the list contains the members of
-// bundles. Otherwise, it contains all other devices.
+// bundles. Otherwise, the list contains all other devices.
 func patched(before []*Status, changed map[string]*Status, members bool) []*Status {
 	next := slices.Clone(before)
 	var added []*Status

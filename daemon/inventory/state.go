@@ -152,7 +152,7 @@ func (d *devices) saveLater() {
 	}
 }
 
-// save passes the state to the store, which writes it. If nothing has changed since the last save, it does nothing. The state
+// save passes the state to the store, which writes it. If nothing has changed since the last save, save does nothing. The state
 // contains all offered devices, disks that must be erased, faults, evidence and cordons.
 func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {

@@ -121,9 +121,9 @@ type Event struct {
 	Proven bool
 	Given  bool // only for the event "started": whether the kubelet gave the device to the next tenant during the work
 	// For the event "proven", Residue is true if the disk contains a tenant's data that is erased before the next start. For the
-	// events "started" and "listed", Residue is true if metalplug attributes all later content to the tenant. For this, there are
-	// three conditions. The disk was erased or proven to be unused. The disk is still the disk that was prepared. The resource of
-	// the disk does not offer disks that the host uses.
+	// events "started" and "listed", Residue is true if metalplug attributes all later content to the tenant. metalplug
+	// attributes the content under three conditions. The disk was erased or proven to be unused. The disk is still the disk that
+	// was prepared. The resource of the disk does not offer disks that the host uses.
 	Residue bool
 }
 

@@ -139,7 +139,7 @@ var Table = []Row{
 	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},
 	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
 
-	// metalplugd has restarted. It may have stopped before it recorded that the kubelet gave the device to another
+	// metalplugd has restarted. metalplugd may have stopped before it recorded that the kubelet gave the device to another
 	// tenant.
 	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfDue, Allocated, []Effect{Inspect}},

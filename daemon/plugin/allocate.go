@@ -22,9 +22,9 @@ import (
 // another plugin.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also returns
-// the IDs that the kubelet used. If a device is unhealthy, pick returns an error. With the flag again, mayRestart decides about
-// an unhealthy device.
+// pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, pick also
+// returns the IDs that the kubelet used. If a device is unhealthy, pick returns an error. With the flag again, mayRestart decides
+// about an unhealthy device.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -97,8 +97,8 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 }
 
 // answer returns the response for a container that uses these devices. The response contains either the nodes of the devices or
-// their CDI names. For bundles, it contains the nodes, names and variables of all members, and an annotation that lists the
-// members of each bundle.
+// their CDI names. For bundles, the response contains the nodes, names and variables of all members, and an annotation that lists
+// the members of each bundle.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	all, err := s.byResource(devices)
 	if err != nil {

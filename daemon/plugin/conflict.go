@@ -199,8 +199,8 @@ func (c *conflict) givenNow() string {
 	return ""
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource but the endpoint does not have. If there is no
-// such device, it returns "".
+// Foreign returns the ID of a device that the kubelet counts for the resource but the endpoint does not have. If there is no such
+// device, Foreign returns "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)

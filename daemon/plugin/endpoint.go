@@ -169,7 +169,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, it returns the error of ctx.
+// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, Alive returns the error of ctx.
 // Run makes no progress while it waits for an answer from the kubelet.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)

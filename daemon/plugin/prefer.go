@@ -41,9 +41,9 @@ type tree struct {
 	root   *bundle.Node
 }
 
-// treeFor returns the tree of an offer. If the device list has not changed, it returns the cached tree. Otherwise it builds the
-// tree, which takes some milliseconds for 10,000 devices. If flat is set, all devices are at the same place in the tree, so their
-// distances do not matter.
+// treeFor returns the tree of an offer. If the device list has not changed, treeFor returns the cached tree. Otherwise it builds
+// the tree, which takes some milliseconds for 10,000 devices. If flat is set, all devices are at the same place in the tree, so
+// their distances do not matter.
 func (p *places) treeFor(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -50,7 +50,7 @@ type surface struct {
 // ms to read a block, and a probe must end within 16 s.
 type seed [8]byte
 
-// seed returns the seed that a fingerprint contains. If the text is not a fingerprint, it returns a new seed for the disk
+// seed returns the seed that a fingerprint contains. If the text is not a fingerprint, seed returns a new seed for the disk
 // (Documentation/ABI/stable/sysfs-block, queue/rotational).
 func (c *claim) seed(fingerprint string) (s seed) {
 	if isFingerprint(fingerprint) {

@@ -233,7 +233,8 @@ func (d drive) namespace() (namespace, error) {
 	return namespace{nsid: uint32(id), flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0}, nil
 }
 
-// smart reads the SMART log page. If this fails, it returns the zero value, which means that the health is unknown.
+// smart reads the SMART log page. If the page cannot be read, smart returns the zero value, which means that the health is
+// unknown.
 func (d drive) smart() device.Smart {
 	b, err := d.log(logSmart)
 	if err != nil {

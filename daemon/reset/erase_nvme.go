@@ -84,8 +84,8 @@ func (c *claim) checkSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace. If a controller is connected over a network, it returns an error,
-// because other hosts may use the same drive.
+// localNVMe returns the controllers of an NVMe namespace. If a controller is connected over a network, localNVMe returns an
+// error, because other hosts may use the same drive.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -262,8 +262,8 @@ func checkSanitize(c *claim) error {
 
 // sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits until this operation
 // ends, even if another program started it. The function starts no new operation on a blank disk if the controller reports that
-// nothing was written since the last completed operation. The function sanitizes a disk that is not blank again, because nothing
-// shows what the disk contained before the earlier operation.
+// nothing was written since the last completed operation. If the disk is not blank, the function sanitizes the disk again,
+// because nothing shows what the disk contained before the earlier operation.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()

@@ -127,8 +127,8 @@ func useIdleIO() {
 // devices is the sysfs directory that contains all devices.
 const devices = sysfs.Devices
 
-// host represents this machine and the calls to its kernel. Its methods accept the paths that the kernel uses ("/sys/devices/…",
-// "/dev/…", "/proc/…"), even if a test keeps these files below another root directory.
+// host represents this machine and the calls to its kernel. The methods of host accept the paths that the kernel uses
+// ("/sys/devices/…", "/dev/…", "/proc/…"), even if a test keeps these files below another root directory.
 type host struct {
 	sysfs.Tree
 	kernel

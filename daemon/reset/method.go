@@ -167,7 +167,7 @@ func (t *task) awaitReturn(ctx context.Context) error {
 	}
 }
 
-// checkWorking returns nil if the device is present and works. Otherwise, it returns the reason.
+// checkWorking returns nil if the device is present and works. Otherwise, checkWorking returns the reason.
 func (t *task) checkWorking() error {
 	if err := t.find(anyAppearance); err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare checks the device. Then it resets the device and erases the disk, if the request names a method for this.
+// prepare checks the device. Then prepare resets the device and erases the disk, if the request names a method for this.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)

@@ -4,11 +4,11 @@
 // the program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
-// metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug. It refuses
-// a device that the resource does not select. It also refuses a method that the resource does not name. It reads kernel
-// attributes to identify the device and to find its users. The kernel can open some kinds of devices exclusively. The program
-// opens such a device exclusively and repeats the checks. Then it does the work, verifies the result, and reports it. If a check
-// has no clear result, the program refuses the request.
+// metalplug-reset trusts no field of the request. The program looks for the device below /sys/devices. The program reads
+// /etc/metalplug, and refuses a device that the resource does not select. The program also refuses a method that the resource
+// does not name. The program reads kernel attributes to identify the device and to find its users. The kernel can open some kinds
+// of devices exclusively. The program opens such a device exclusively and repeats the checks. Then the program does the work,
+// verifies the result, and reports the result. If a check has no clear result, the program refuses the request.
 package reset
 
 import (
@@ -84,7 +84,7 @@ type Answer struct {
 	device.Report
 }
 
-// Err returns nil if the request succeeded. Otherwise, it returns an error that wraps the result and contains the detail.
+// Err returns nil if the request succeeded. Otherwise, Err returns an error that wraps the result and contains the detail.
 func (a Answer) Err() error {
 	if a.Result == OK {
 		return nil

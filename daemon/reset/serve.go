@@ -109,7 +109,7 @@ func (t *task) attempt(ctx context.Context) Answer {
 }
 
 // resultOf returns the result that an error wraps. If the error wraps no result, resultOf derives one from the errno. For any
-// other errno, or without one, it returns [Failed].
+// other errno, or without one, resultOf returns [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -158,7 +158,7 @@ func (t *task) do(ctx context.Context) error {
 	return t.probe(ctx)
 }
 
-// pause waits for the duration d. If ctx ends first, it returns false immediately.
+// pause waits for the duration d. If ctx ends first, pause returns false immediately.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

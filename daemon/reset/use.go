@@ -34,7 +34,8 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	return d, nil
 }
 
-// checkUnused returns nil if nothing shows that a disk is in use. Otherwise, it returns a [Busy] error that describes the use.
+// checkUnused returns nil if nothing shows that a disk is in use. Otherwise, checkUnused returns a [Busy] error that describes
+// the use.
 func (h *host) checkUnused(d sysfs.Disk) error {
 	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)

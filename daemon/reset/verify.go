@@ -94,8 +94,8 @@ func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surfac
 }
 
 // verify bypasses the page cache and reads the blocks that contained data. verify then runs the quick check with new random
-// blocks, and returns the result of this check. If the earlier content is unknown, it reads the whole disk. If a block does not
-// have the promised content, the error is [Failed].
+// blocks, and returns the result of this check. If the earlier content is unknown, verify reads the whole disk. If a block does
+// not have the promised content, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err

@@ -114,8 +114,8 @@ func instanceOf(sysPath string) string {
 	return name[strings.LastIndexByte(name, 'n')+1:]
 }
 
-// NVMeNamespaces returns the disks that a controller reaches, without duplicates. For a path to a head, it returns the head. The
-// second result lists the namespaces for which the kernel has no disk, such as key-value namespaces.
+// NVMeNamespaces returns the disks that a controller reaches, without duplicates. For a path to a head, NVMeNamespaces returns
+// the head. The second result lists the namespaces for which the kernel has no disk, such as key-value namespaces.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, d := range children(t, controller, "block", nvmeGenericClass) {
 		if t.Link(d, "subsystem") == nvmeGenericClass {

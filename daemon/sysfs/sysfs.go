@@ -33,8 +33,9 @@ const AttrSize = 4096
 // Devices is the directory below which sysfs shows all devices. The other directories of sysfs contain links into it.
 const Devices = "/sys/devices/"
 
-// Tree contains the locations of the kernel's files. Its methods accept kernel paths ("/sys/devices/…", "/dev/…", "/proc/…") and
-// translate them to these locations. The zero value is not usable, because it would translate "/sys/devices" to "/devices".
+// Tree contains the locations of the kernel's files. The methods of Tree accept kernel paths ("/sys/devices/…", "/dev/…",
+// "/proc/…") and translate them to these locations. The zero value is not usable, because it would translate "/sys/devices" to
+// "/devices".
 type Tree struct {
 	Sys  string // path of sysfs, "/sys"
 	Dev  string // path of the device nodes, "/dev"

@@ -8,9 +8,9 @@ package sysfs
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single file shows every use of a disk. mountinfo lists mounted file systems. For btrfs, it shows a number that belongs to no
-// disk, and names only one of the disks. LVM, md and bcache are in holders/ while they are active. If metalplug cannot determine
-// whether a device is in use, it treats the device as in use.
+// No single file shows every use of a disk. mountinfo lists mounted file systems. For btrfs, mountinfo shows a number that
+// belongs to no disk, and names only one of the disks. LVM, md and bcache are in holders/ while they are active. If metalplug
+// cannot determine whether a device is in use, it treats the device as in use.
 //
 // A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) combines them. If one of
 // these block devices is in use, metalplug treats both as in use (see [Disk]).
@@ -102,7 +102,7 @@ func undetermined(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
-// InUse returns nil if nothing shows that the disk d is in use. Otherwise, it returns a *[Use]. InUse may miss a loop device,
+// InUse returns nil if nothing shows that the disk d is in use. Otherwise, InUse returns a *[Use]. InUse may miss a loop device,
 // because it checks only the names of backing files.
 func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {

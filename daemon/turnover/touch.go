@@ -36,8 +36,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	return p, nil
 }
 
-// prepared sends the request to the helper. Before an erasure, it waits until the fingerprint of the disk is gone from the state
-// file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
+// prepared sends the request to the helper. Before an erasure, prepared waits until the fingerprint of the disk is gone from the
+// state file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)

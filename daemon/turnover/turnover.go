@@ -143,7 +143,7 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// work does the pending work on a device until nothing is pending or ctx ends. After a failure, it retries with a delay that
+// work does the pending work on a device until nothing is pending or ctx ends. After a failure, work retries with a delay that
 // doubles each time, up to maxBackoff.
 func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 	id := s.Device.ID

@@ -75,7 +75,7 @@ const lastPodEnded = "the last pod has just ended"
 const BeingCleared = "being cleared after the last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased. While a tenant holds the
-// device, it also ignores that the device is in use. metalplug clears only offered devices. A device that must be cleared
+// device, Unfit also ignores that the device is in use. metalplug clears only offered devices. A device that must be cleared
 // therefore enters the list of its own resource before it can join a bundle.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()

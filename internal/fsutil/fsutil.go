@@ -45,7 +45,8 @@ func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	return nil
 }
 
-// ReadRegular reads a regular file of at most limit bytes. For anything else, such as a link or a pipe, it returns an error.
+// ReadRegular reads a regular file of at most limit bytes. For anything else, such as a link or a pipe, ReadRegular returns an
+// error.
 func ReadRegular(name string, limit int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a pipe would block until there is a writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)

@@ -25,7 +25,7 @@ const (
 )
 
 // connect connects to systemd over D-Bus. As root, it uses systemd's private socket like systemctl, so no bus daemon is needed.
-// Otherwise, it uses the system bus.
+// Otherwise, connect uses the system bus.
 func connect(ctx context.Context) (*dbus.Conn, error) {
 	c, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {

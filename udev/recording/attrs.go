@@ -73,7 +73,7 @@ func writeAttr(text *strings.Builder, name, value string) {
 	fmt.Fprintf(text, "H: %s=%s\n", name, hex.EncodeToString([]byte(value)))
 }
 
-// escape is the inverse of unescape. Its output is the same as that of GLib's g_strescape.
+// escape is the inverse of unescape. The output of escape is the same as that of GLib's g_strescape.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

@@ -21,9 +21,9 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// identity reads a kubeconfig. If there is a token, it replaces the identity in the kubeconfig. If a user is given, the token
-// impersonates this user. The function raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the default
-// rate, it would take half a minute to write them. The channel used is filled after each request to the API server.
+// identity reads a kubeconfig. If there is a token, the token replaces the identity in the kubeconfig. If a user is given, the
+// token impersonates this user. The function raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the
+// default rate, it would take half a minute to write them. The channel used is filled after each request to the API server.
 func identity(file, token, user string, used chan<- struct{}) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
