@@ -373,9 +373,9 @@ func (s *scan) privileged(pid int) bool {
 // isRunc reports whether a process of a pod is "runc init". The process "runc init" has all capabilities until it executes the
 // program of the container. Before that, the CPU quota of the pod may stop this process. In runc 1.3, the first process is in the
 // pod's cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which
-// do not call execve(2) until then (libcontainer/nsenter/nsexec.c). A container's program is in the container's mount namespace.
-// This program is the leader of a session, even if nsenter(1) has moved it to the host's mount namespace. If the kernel does not
-// answer, isRunc returns false.
+// do not call execve(2) before the program of the container starts (libcontainer/nsenter/nsexec.c). A container's program is in
+// the container's mount namespace. The process of this program is the leader of a session, even if nsenter(1) has moved the
+// process to the host's mount namespace. If the kernel does not answer, isRunc returns false.
 func (s *scan) isRunc(pid int, dir string) bool {
 	p, err := readStatus(dir)
 	if err != nil || p.flags&pfForkNoExec != 0 {

@@ -196,8 +196,9 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 
 // containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to
 // several resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could
-// give a pod any device. Admin access gives the container only read permission for NVMe disks and for devices of the class
-// node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for a tenant's data.
+// give a pod any device. With admin access, the container gets read permission, but no write permission, for NVMe disks and for
+// devices of the class node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for
+// a tenant's data.
 func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (parts api.Allocation, devices []*inventory.Status, err error) {
 	parts.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)

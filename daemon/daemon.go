@@ -251,7 +251,7 @@ func (d *daemon) tasks() []task {
 		{"metrics", d.serveSocket("metrics", "metrics not served", nil, d.control.ServeMetrics)},
 		{"release times", d.control.TimeReleases},
 		{"inventory", func(ctx context.Context, ready func()) error {
-			ready() // called at once, because the endpoints themselves wait until the inventory is complete
+			ready() // called immediately, because the endpoints themselves wait until the inventory is complete
 			return d.inventory.Run(ctx)
 		}},
 		{"CDI specs", d.specs.Run},

@@ -23,7 +23,7 @@ type Options struct {
 }
 
 // System is a [Source] for this machine's udev. System gets devices from libudev, events from a [Monitor], mounts from procfs,
-// and driver messages from the kernel log. Its methods are safe for concurrent use.
+// and driver messages from the kernel log. The methods are safe for concurrent use.
 type System struct {
 	monitor *Monitor
 	mounts  []*table

@@ -171,8 +171,8 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// gap separates two columns of a table. A row that is wider than the terminal continues on the next line. That line begins with
-// deeper as its indentation.
+// gap separates two columns of a table. A row that is wider than the terminal continues on the next line. The parameter deeper is
+// the indentation of that line.
 const (
 	gap    = "  "
 	deeper = "    "

@@ -44,7 +44,7 @@ func (r *Refused) Error() string { return r.Text }
 const clientLimit = 30 * time.Second
 
 // Client sends requests to the control socket with the path Socket. Client opens a new connection for each request, because a
-// command sends only one or two requests. Its methods are safe for concurrent use. An error is a [*Refused], wraps [ErrNoAnswer],
+// command sends only one or two requests. The methods are safe for concurrent use. An error is a [*Refused], wraps [ErrNoAnswer],
 // or describes an invalid answer.
 type Client struct {
 	Socket string

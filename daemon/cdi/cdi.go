@@ -29,7 +29,7 @@ import (
 // retryInterval is how long Run waits after a failure before it writes the specs again.
 const retryInterval = 5 * time.Second
 
-// Specs manages the specs of all resources. Its methods are safe for concurrent use.
+// Specs manages the specs of all resources. The methods are safe for concurrent use.
 type Specs struct {
 	Dir       string // directory where the container runtime looks for specs
 	Inventory *inventory.Inventory

@@ -97,7 +97,7 @@ type Options struct {
 	Claims Claims
 }
 
-// Server serves the control socket. Its methods are safe for concurrent use.
+// Server serves the control socket. The methods are safe for concurrent use.
 type Server struct {
 	Options
 	*metrics

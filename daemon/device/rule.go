@@ -195,7 +195,7 @@ func (h *Host) property(d Device, key string) (string, bool) {
 }
 
 // parents yields the sysfs paths whose properties the udev device u inherits, nearest first. A VFIO group is not below its
-// functions in sysfs, and inherits from the first of them.
+// functions in sysfs, and inherits the properties of the first function.
 func (h *Host) parents(u udev.Device) iter.Seq[string] {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return sysfs.Up(functions[0])

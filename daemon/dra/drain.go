@@ -35,9 +35,9 @@ type requests struct {
 }
 
 // intercept counts a request while it is in progress. intercept repeats a request to prepare claims while the API server or
-// metalplugd does not answer. If intercept returned an error at once, the kubelet would wait for 60 to 90 s before it repeats the
-// request (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat the
-// request. If the driver uses the identity of the node, the API server answers Forbidden instead. Forbidden may also be a
+// metalplugd does not answer. If intercept returned an error immediately, the kubelet would wait for 60 to 90 s before it repeats
+// the request (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat
+// the request. If the driver uses the identity of the node, the API server answers Forbidden instead. Forbidden may also be a
 // temporary answer, so intercept repeats the request after Forbidden.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)

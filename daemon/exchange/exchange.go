@@ -58,7 +58,7 @@ func Decode[T any](message []byte) (v T, err error) {
 }
 
 // Answer returns the answer to a request. The context ends when the peer no longer waits. The parameter pid is the process that
-// sends the request (SO_PEERCRED in unix(7)). If the program runs as a child process (see [Direct]), this is the parent process.
+// sends the request (SO_PEERCRED in unix(7)). If the program runs as a child process (see [Direct]), pid is the parent process.
 // The parameter is 0 if the process is in another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 

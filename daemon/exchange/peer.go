@@ -33,7 +33,7 @@ func ConfigFile(standard string) string {
 	return standard
 }
 
-// Peer is a program that answers one request and exits. Its methods are safe for concurrent use.
+// Peer is a program that answers one request and exits. The methods are safe for concurrent use.
 type Peer struct {
 	Program string // name of the program, such as "metalplug-reset"
 	Socket  string // socket of the service manager, or [Direct]

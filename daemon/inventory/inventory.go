@@ -69,7 +69,7 @@ type Options struct {
 	Log        *slog.Logger
 }
 
-// Inventory is the set of devices of this node. Its methods are safe for concurrent use.
+// Inventory is the set of devices of this node. The methods are safe for concurrent use.
 type Inventory struct {
 	Options
 	requests

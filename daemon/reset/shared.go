@@ -100,7 +100,7 @@ const (
 	extendedEntry       = 64
 )
 
-// checkReservations returns [Busy] if another host is registered with the namespace, or has reserved it.
+// checkReservations returns [Busy] if another host is registered with the namespace, or has reserved the namespace.
 func (d drive) checkReservations(ns namespace) error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(reserves) {

@@ -90,7 +90,7 @@ const Program = "metalplug-reset"
 // twice this time. The kubelet waits 30 s for PreStartContainer, so a request with a limit of 25 s leaves one second.
 const grace = 2 * time.Second
 
-// Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
+// Client sends requests to the program metalplug-reset. The methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
 // Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns an

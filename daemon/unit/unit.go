@@ -45,7 +45,7 @@ type answer struct {
 	Error string `json:"error,omitempty"` // "" if the unit succeeded
 }
 
-// Client sends requests to the helper. Its method is safe for concurrent use.
+// Client sends requests to the helper. The method is safe for concurrent use.
 type Client struct {
 	Peer exchange.Peer
 }
