@@ -330,3 +330,23 @@ func anchors(page string) []string {
 	}
 	return all
 }
+
+// TestListsHaveLines checks that no paragraph contains a list item, a comment of a command or a fence. A program that fills
+// paragraphs would also join the lines of a list or of a code block.
+func TestListsHaveLines(t *testing.T) {
+	code := regexp.MustCompile("(?ms)^```.*?^```$|^(?: {4}|\\|)[^\n]*$")
+	joined := regexp.MustCompile("\\S.* (?:-|[2-9]\\.) [`*A-Z]|```| {2,}# ")
+	for _, pattern := range []string{"*.md", "docs/*.md", "integration/*.md", "integration/*/*.md"} {
+		files, err := filepath.Glob("../../" + pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			for line := range strings.Lines(code.ReplaceAllString(text(t, strings.TrimPrefix(file, "../../")), "")) {
+				if joined.MatchString(line) {
+					t.Errorf("%s: a paragraph contains a list item or a command: %s", file, line)
+				}
+			}
+		}
+	}
+}
