@@ -39,7 +39,7 @@ literal() {
 		done
 } >"$work/COMMANDS"
 awk -f "$man/reference.awk" daemon/config/metalplug.toml >"$work/REFERENCE"
-for example in "$man"/examples/*.txt; do # which integration/operator holds to what the programs print
+for example in "$man"/examples/*.txt; do # integration/operator and integration/drift compare them with the programs
 	name=$(basename "$example" .txt | tr '[:lower:]' '[:upper:]')
 	literal <"$example" >"$work/$name"
 done

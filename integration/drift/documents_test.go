@@ -350,3 +350,22 @@ func TestListsHaveLines(t *testing.T) {
 		}
 	}
 }
+
+// TestExampleOfAdopt checks the messages in the example of the command adopt. metalplugctl cannot adopt the disk of a recording,
+// so the test of the other examples cannot run this command.
+func TestExampleOfAdopt(t *testing.T) {
+	example := text(t, "packaging/man/examples/adopt.txt")
+	if !strings.Contains(text(t, "docs/operating.md"), "\n"+example) {
+		t.Error("docs/operating.md has another example of adopt than the man page")
+	}
+	programs := text(t, "cmd/metalplugctl/change.go") + text(t, "daemon/verdict/disk.go") + text(t, "daemon/turnover/manual.go")
+	example = strings.Join(strings.Fields(example), " ")
+	for _, message := range []string{
+		" erases and offers the disk", "Everything on ", " will be lost.", "Type its ID to erase it: ", "adopted, being erased", "the disk is being erased with ",
+		", and will then be offered",
+	} {
+		if !strings.Contains(example, message) || !strings.Contains(programs, message) {
+			t.Errorf("the example of adopt or the programs do not contain %q", message)
+		}
+	}
+}
