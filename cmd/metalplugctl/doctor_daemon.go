@@ -45,7 +45,10 @@ func (d *doctor) ask() error {
 // checkDaemon checks that metalplugd answers and is ready. checkDaemon also checks that metalplugd reads the expected
 // configuration and can write its files.
 func (d *doctor) checkDaemon() (fine string) {
-	if d.askErr != nil {
+	if errors.Is(d.askErr, fs.ErrPermission) {
+		d.skip(d.readRemedy(d.askErr, ""), "%s: permission denied", d.client.Socket)
+		return ""
+	} else if d.askErr != nil {
 		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.askErr)
 		return ""
 	}

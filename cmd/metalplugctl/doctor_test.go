@@ -365,7 +365,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := &doctor{machine: machine{root: dir, uid: 65534}, config: config.Default()}
+	d := &doctor{machine: machine{root: dir, uid: 65534}, config: config.Default(), client: api.Client{Socket: "/s"}, askErr: unix.EACCES}
 	d.label = func(name string) (string, error) {
 		return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.EACCES}
 	}
@@ -375,13 +375,14 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
 			t.Error(errno)
 		}
-		found <- d.does("helper sockets", "kubelet", "kubelet's checkpoint", "SELinux")
+		found <- d.does("daemon", "helper sockets", "kubelet", "kubelet's checkpoint", "SELinux")
 	}()
 	var got []string
 	for _, f := range <-found {
 		got = append(got, f.Level+" "+f.Check+": "+f.Text+" -> "+f.Remedy)
 	}
 	want := []string{
+		"skip daemon: not checked: /s: permission denied -> run doctor as root",
 		"skip helper sockets: not checked: " + holdersSocket + ": permission denied -> run doctor as root",
 		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run doctor as root",
 		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run doctor as root",

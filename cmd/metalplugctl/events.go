@@ -97,12 +97,9 @@ func (s *screen) event(e api.Event) {
 		if by := holder(*e.Device); e.Event == "allocated" && by != "-" {
 			about = append(about, "to "+by)
 		}
-		why := strings.TrimPrefix(cmp.Or(e.Device.Reason, e.Device.Warning), e.Event+": ") // as in "cordoned: ticket 4711"
+		why := strings.TrimPrefix(cmp.Or(reasonOf(*e.Device), e.Device.Warning), e.Event+": ") // as in "cordoned: ticket 4711"
 		if why != "" && why != e.Event && e.Event != "released" {
 			about = append(about, "- "+why)
-		}
-		if c := e.Device.Cordon; e.Event == "cordoned" && c != nil && !c.Since.IsZero() {
-			about = append(about, "(by "+c.By()+")")
 		}
 	case e.Event == "refused":
 		about = append(about, "the configuration; the previous one still applies:", e.Problem)

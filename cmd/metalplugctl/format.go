@@ -45,18 +45,21 @@ func healthCell(d api.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy returns a text in brackets that says who cordoned a device and when. The text is empty if the device is not cordoned
-// or the time is unknown.
+// cordonedBy returns a text in brackets that says who cordoned a device and when. The text is empty if the time is unknown.
 func cordonedBy(c *api.Cordon) string {
-	if c == nil || c.Since.IsZero() {
+	if c.Since.IsZero() {
 		return ""
 	}
 	return fmt.Sprintf(" (by %s, %s)", c.By(), c.Since.UTC().Format(api.TimeFormat))
 }
 
 // reasonOf explains why a device is unhealthy or not offered. If the device is cordoned, the text also says who cordoned it and
-// when.
-func reasonOf(d api.Device) string { return d.Reason + cordonedBy(d.Cordon) }
+// when, next to the reason of the cordon. Other reasons may follow.
+func reasonOf(d api.Device) string {
+	c := cmp.Or(d.Cordon, &api.Cordon{})
+	text := "cordoned: " + c.Reason
+	return strings.Replace(d.Reason, text, text+cordonedBy(c), 1)
+}
 
 // podsOf returns all known pods that hold a device.
 func podsOf(d api.Device) []api.Pod {

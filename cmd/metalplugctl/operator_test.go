@@ -323,6 +323,7 @@ match = { SUBSYSTEM = "tty" }
 		"why-taken.txt":         "/dev/nvidia3",
 		"why-beside.txt":        "/dev/infiniband/uverbs0",
 		"why-unconfigured.txt":  "1d:00.0",
+		"why-in-use.txt":        rootDisk,
 		"why-no-class.txt":      "/dev/snd/controlC0",
 		"why-nodes-below.txt":   "0000:00:1f.0",
 		"why-without-nodes.txt": "/devices/pci0000:00/0000:00:1f.4",
@@ -370,7 +371,7 @@ func TestCordonOfAnAbsentDevice(t *testing.T) {
 	n.stop()
 	n.plug(strings.ReplaceAll(bundledText(t, "gpu-server"), "0000:03:00.0", "0000:04:00.0"))
 	n.start()
-	if _, stdout, stderr := n.ctl("list", "--all"); !strings.Contains(stdout, "cordoned: flickers; gone") {
+	if _, stdout, stderr := n.ctl("list", "--all"); !strings.Contains(stdout, "cordoned: flickers (by ") || !strings.Contains(stdout, "Z); gone\n") {
 		t.Errorf("the list has no cordon: %s%s", stdout, stderr)
 	}
 	if code, stdout, stderr := n.ctl("uncordon", "gpu-0000:03"); code != exitOK || stdout != "gpu-0000:03:00.0: Not offered: gone\n" {

@@ -42,16 +42,13 @@ func TestEventsOnOneLine(t *testing.T) {
 			"unhealthy     nvme-1 (t/r) - dead  [2J",
 		},
 		{api.Event{Event: "cordoned", Device: disk(func(d *api.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out", &api.Cordon{User: "root", Login: "ann", Since: at}
-		})}, "cordoned      nvme-1 (t/r) - worn out (by ann as root)"},
+			d.Reason, d.Cordon = "cordoned: worn out", &api.Cordon{Reason: "worn out", User: "root", Login: "ann", Since: at}
+		})}, "cordoned      nvme-1 (t/r) - worn out (by ann as root, 2026-01-02 03:04:05Z)"},
 		{api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out; gone", &api.Cordon{User: "root", Since: at}
-		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out; gone"},
+			d.Reason, d.Cordon = "cordoned: worn out; gone", &api.Cordon{Reason: "worn out", User: "root", Since: at}
+		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out (by root, 2026-01-02 03:04:05Z); gone"},
 		{api.Event{Event: "gone", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "gone          nvme-1 (t/r)"},
-		{
-			api.Event{Event: "warning", Device: disk(func(d *api.Device) { d.Warning = "narrow" })},
-			"warning       nvme-1 (t/r) - narrow",
-		},
+		{api.Event{Event: "warning", Device: disk(func(d *api.Device) { d.Warning = "narrow" })}, "warning       nvme-1 (t/r) - narrow"},
 		{api.Event{Event: "allocated", Device: disk(func(d *api.Device) {
 			d.Held, d.Allocated = true, &api.Pod{Namespace: "n", Name: "p"}
 		})}, "allocated     nvme-1 (t/r) to n/p"},

@@ -49,6 +49,8 @@ func remedyFor(e api.Explanation) string {
 		return remedy(*e.Device)
 	case at >= 0:
 		return registrationRemedy(e.Steps[at].Why)
+	case e.Would == "" && strings.HasPrefix(e.Verdict, "not offered: "+noResource):
+		return "if pods need the device: change match or exclude of a resource, or add a [[resource]] that matches the device"
 	}
 	return ""
 }

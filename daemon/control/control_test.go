@@ -345,7 +345,7 @@ func TestWhy(t *testing.T) {
 		{"/sys/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "nodes"},
 		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
 		{"widget0", "offered as example.org/widget, Healthy", "udev"},
-		{"/dev/widget1", `not offered: no class matches the device: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
+		{"/dev/widget1", "not offered: no resource matches the device", `example.org/widget: excluded by ID_SERIAL = "out"`},
 		{"/sys/devices/virtual/other/o", "not offered: no class matches the device, and neither the device nor its children have a device node", "class"},
 	} {
 		answer := get[api.Answer](b, "/v1/why?what="+test.what)
@@ -364,7 +364,7 @@ func TestWhy(t *testing.T) {
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
 	answer := get[api.Answer](b, "/v1/why?what="+alpha)
-	if want := "offered as example.org/widget, Cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
+	if want := "belongs to example.org/widget, not available to new pods: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
 		t.Errorf("%+v", answer)
 	}
 }

@@ -15,16 +15,15 @@ import (
 )
 
 // suggestResource suggests a [[resource]] for a device if the configuration has no rule for the device's class. The
-// suggestion is a built-in resource, or a resource of class node. In all other cases, the text is empty. If no such resource
-// would match the device, the error explains why.
+// suggestion is a built-in resource, or a resource of class node. For a disk, it matches only this disk. In all other cases, the
+// text is empty. If no such resource would match the device, the error explains why.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
-	u := e.Device.Udev
 	rules := config.BuiltinRules()
 	if e.Device.Class == nil {
-		rules = nodeRules(*u)
+		rules = nodeRules(*e.Device.Udev)
 	}
 	for _, step := range e.Steps {
-		if step.Rule != "" && (step.OK || step.What == "rule" || isExclude(step)) || !step.OK && step.What != "class" && step.What != "rule" {
+		if step.Rule != "" && (step.OK || step.What == "rule") || strings.HasPrefix(step.Key, "exclude.") || !step.OK && step.What != "class" && step.What != "rule" {
 			return "", nil
 		}
 	}
@@ -32,11 +31,11 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 	if err != nil {
 		return "", err
 	}
+	if rule.Class == &device.NVMe { // without a pattern, the resource would offer and erase all unused disks of the node
+		rule.Match = map[string]string{device.IDProperty: e.Device.ID}
+	}
 	return inTOML(rule), nil
 }
-
-// isExclude reports whether a step means that a rule excludes the device.
-func isExclude(step device.Step) bool { return strings.HasPrefix(step.Key, "exclude.") }
 
 // nodeRules returns rules of class node that match a udev device with a device node. The first rules match an identity that
 // survives a reboot. The last one matches the name of the node.
@@ -76,13 +75,8 @@ func inTOML(r *device.Rule) string {
 // explainNoMatch explains a udev device that matches no class. The result says why the device is not offered, and lists the
 // device nodes below it. The parameter noRule is the reason why no rule of class node matches the device.
 func (q *question) explainNoMatch(e device.Explained, noRule error) string {
-	for _, step := range e.Steps {
-		if isExclude(step) {
-			return "no class matches the device: " + step.Why
-		}
-	}
 	if noRule == nil {
-		return "no class or resource matches the device"
+		return "no resource matches the device" // the steps show the resources that were tried
 	}
 	u := e.Device.Udev
 	if u.DevNode != "" {

@@ -182,16 +182,11 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 		resource, as = b.Resource, fmt.Sprintf("%s in %s", b.Resource, b.Device.ID)
 	}
 	connected := q.addKubelet(x, resource)
-	x.Verdict = fmt.Sprintf("offered as %s, ", as)
-	switch {
-	case d.Cordon != nil:
-		x.Verdict += "Cordoned: " + strings.TrimPrefix(d.Reason, "cordoned: ")
-	case !d.Healthy:
-		x.Verdict += "Unhealthy: " + d.Reason
-	case !connected:
-		x.Verdict += "Healthy, but the kubelet is not connected"
-	default:
-		x.Verdict += "Healthy"
+	x.Verdict = fmt.Sprintf("offered as %s, Healthy", as)
+	if !d.Healthy {
+		x.Verdict = fmt.Sprintf("belongs to %s, not available to new pods: %s", as, d.Reason)
+	} else if !connected {
+		x.Verdict += ", but the kubelet is not connected"
 	}
 	if by := shown.Allocated; by != nil {
 		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Name, by.Container)

@@ -4,6 +4,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 
@@ -118,6 +119,9 @@ func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
 	}
 	if err != nil {
 		s.objection = s.Offer
+		if OnlyInUse(s.Offer) { // not %w, because the inventory would ignore the error while a pod holds the disk
+			err = fmt.Errorf("%v; %w", s.Offer, err)
+		}
 		if !unsuited(s.Offer) { // for an unsuited device, s.Offer is more informative
 			s.Offer = err
 		}

@@ -100,7 +100,7 @@ func TestNode(t *testing.T) {
 		}, want: part + "  held back: in use: sda is part of md127; offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition of NVMe", recording: "nvme-root", rules: node("/dev/nvme0n1p1"), want: `
 			nvme-eui.01000000010000005cd2e4a1b2c35551 "INTEL SSDPE2KX010T8"
-			  held back: no resource of class nvme is configured
+			  held back: in use: nvme0n1p1 is mounted on /; no resource of class nvme is configured
 			(nvme0n1p1)
 			  held back: not for containers: the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)`},
 		{name: "USB stick by its USB node", recording: "group-camera", rules: node("/dev/bus/usb/001/009"), edits: []string{

@@ -216,10 +216,9 @@ func AttrKey(key string) (name string, ok bool) {
 func joinErrors(errs ...error) error {
 	var err error
 	for _, next := range errs {
-		switch {
-		case err == nil:
+		if err == nil {
 			err = next
-		case next != nil:
+		} else if next != nil {
 			err = fmt.Errorf("%w; %w", err, next)
 		}
 	}
