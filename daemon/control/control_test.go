@@ -237,12 +237,9 @@ func TestRefusedRequests(t *testing.T) {
 		{"why nothing", func() error { return b.Get(t.Context(), "/v1/why", nil) }, 400, "PCI"},
 		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "no such device"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.ask()
-			if code(err) != test.code || !strings.Contains(fmt.Sprint(err), test.text) {
-				t.Errorf("%v, want %d with %q", err, test.code, test.text)
-			}
-		})
+		if err := test.ask(); code(err) != test.code || !strings.Contains(fmt.Sprint(err), test.text) {
+			t.Errorf("%s: %v, want %d with %q", test.name, err, test.code, test.text)
+		}
 	}
 	if all := get[[]api.Device](b, "/v1/devices"); len(all) != 2 || all[0].Cordoned {
 		t.Errorf("something was changed: %+v", all)
@@ -302,7 +299,6 @@ func TestCordon(t *testing.T) {
 
 func TestReset(t *testing.T) {
 	var calls []string
-	fail := errors.New("device busy")
 	b := start(t, machine(), func(o *control.Options) {
 		o.Reset = func(_ context.Context, id string, c api.Change) error {
 			if id == "none" {
@@ -310,7 +306,7 @@ func TestReset(t *testing.T) {
 			}
 			calls = append(calls, id+" "+c.Scrub)
 			if c.Scrub != "" {
-				return fail
+				return errors.New("device busy")
 			}
 			return nil
 		}
@@ -321,7 +317,7 @@ func TestReset(t *testing.T) {
 	if err := reset(alpha, ""); err != nil {
 		t.Error(err)
 	}
-	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != fail.Error() {
+	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != "device busy" {
 		t.Errorf("%v", err)
 	}
 	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus": must be one of crypto-erase, discard, format, sanitize`) {
@@ -439,11 +435,8 @@ func TestOnlyRootMayChange(t *testing.T) {
 		"POST /v1/devices/" + alpha + "/uncordon": 403,
 		"POST /v1/devices/" + alpha + "/reset":    403,
 	} {
-		c := asNobody(t, b.Socket)
-		fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", request)
-		answer, err := io.ReadAll(c)
-		if err != nil || !strings.HasPrefix(string(answer), fmt.Sprintf("HTTP/1.1 %d ", want)) {
-			t.Errorf("%s: %s, %v", request, answer, err)
+		if answer := exchange(t, asNobody(t, b.Socket), request, ""); !strings.HasPrefix(answer, fmt.Sprintf("HTTP/1.1 %d ", want)) {
+			t.Errorf("%s: %s", request, answer)
 		}
 	}
 }
@@ -460,9 +453,6 @@ func TestSocketIsForTheDaemonsUser(t *testing.T) {
 	}
 	if _, err := control.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket; remove the file") {
 		t.Errorf("over a file: %v", err)
-	}
-	if _, err := control.Listen(filepath.Join(b.dir, "none/c.sock")); err == nil {
-		t.Error("in no directory")
 	}
 	stale := filepath.Join(b.dir, "stale.sock")
 	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
@@ -519,18 +509,15 @@ func TestReadersLockNoOneOut(t *testing.T) {
 }
 
 func TestNoAnswer(t *testing.T) {
-	dir := t.TempDir()
-	left := filepath.Join(dir, "left.sock")
+	left := filepath.Join(t.TempDir(), "left.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "the socket does not exist", left: "no process listens"} {
-		err := (api.Client{Socket: socket}).Get(t.Context(), "/v1/status", nil)
-		if !errors.Is(err, api.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+	err = (api.Client{Socket: left}).Get(t.Context(), "/v1/status", nil)
+	if !errors.Is(err, api.ErrNoAnswer) || !strings.Contains(err.Error(), "no process listens") {
+		t.Error(err)
 	}
 }

@@ -26,16 +26,11 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	write := func(events []api.Event) error {
 		_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
 		var lines bytes.Buffer
-		encoder := json.NewEncoder(&lines)
 		for i := range events {
-			if err := encoder.Encode(&events[i]); err != nil {
-				return err
-			}
+			_ = json.NewEncoder(&lines).Encode(&events[i]) // cannot fail
 		}
-		if _, err := w.Write(lines.Bytes()); err != nil {
-			return err
-		}
-		return limits.Flush()
+		_, err := w.Write(lines.Bytes())
+		return cmp.Or(err, limits.Flush())
 	}
 	f.look()
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {

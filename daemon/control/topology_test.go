@@ -37,10 +37,8 @@ func TestLinkThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("%q, %q, CPUs %q", a.Link, b.Link, b.CPUs)
 		}
 	}
-	if err := os.WriteFile(silent, []byte("8.0 GT/s PCIe\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Remove(silent), os.WriteFile(silent, []byte("8.0 GT/s PCIe\n"), 0o600)); err != nil {
+	write := func() error { return os.WriteFile(silent, []byte("8.0 GT/s PCIe\n"), 0o600) }
+	if err := errors.Join(write(), os.Remove(silent), write()); err != nil {
 		t.Fatal(err)
 	}
 	for limit := 0; limit < 1000; limit++ { // the first read ends
