@@ -202,7 +202,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"claims-no-node": func(f *fixture) {
 			f.claims()
-			f.driver["StatusText"] += `; the ResourceSlices are not written: nodes "a" not found`
+			f.driver["StatusText"] += `; the ResourceSlices are not written: retrieve node "a": nodes "a" not found`
 		},
 		"claims-restarts": func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
 		"claims-refused":  func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },

@@ -43,7 +43,7 @@ const (
 	// the controller writes a slice twice. If a slice is deleted before the watch has shown the slice, the slice stays missing
 	// for this time.
 	watchLag = time.Second
-	// initialBackoff and maxBackoff are the limits for the time between two attempts to read the Node or to write a ResourceSlice.
+	// initialBackoff and maxBackoff are the limits for the time between two attempts to list the ResourceSlices or to write one.
 	initialBackoff = 5 * time.Millisecond
 	maxBackoff     = 10 * time.Second
 	// retryInterval is the time between two attempts to reach metalplugd.
@@ -208,16 +208,17 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	}
 }
 
-// control starts the controller that writes the ResourceSlices. control returns an error if the Node cannot be read. Otherwise,
-// control blocks until the API server has listed the slices of the node, or ctx ends.
+// control starts the controller that writes the ResourceSlices. The controller reads the UID of the Node when it starts. control
+// blocks until the API server has listed the slices of the node, or ctx ends. The library repeats a failed list without an error,
+// so control first lists the slices itself. control returns an error if this list fails or takes longer than 10 s.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
-	node, err := d.Kube.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
-	if err != nil {
+	own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + d.Node, ResourceVersion: "0", TimeoutSeconds: new(int64(10))}
+	if _, err := d.Kube.ResourceV1().ResourceSlices().List(ctx, own); err != nil {
 		return nil, err
 	}
 	return resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: DriverName, KubeClient: d.Kube, Resources: resources,
-		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node, UID: node.UID},
+		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node},
 		SyncDelay: new(syncDelay), MutationCacheTTL: new(watchLag), ErrorHandler: d.attempt,
 		Queue: queue{workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](initialBackoff, maxBackoff)), d},
 	})

@@ -201,7 +201,7 @@ func publishing(t *testing.T, d *driver) (dirty, registered chan<- struct{}) {
 	return events, kubelets
 }
 
-// When the Node was deleted, metalplug-dra reports the problem. When the Node was created again, the slices get the UID of the new
+// If the API server refuses to list the slices, or the Node was deleted, metalplug-dra reports the problem. When the Node was created again, the slices get the UID of the new
 // Node. Otherwise, the garbage collector would delete them again and again.
 func TestNodeReplaced(t *testing.T) {
 	d := daemon(t, nil)
@@ -215,8 +215,15 @@ func TestNodeReplaced(t *testing.T) {
 		}
 		return nil
 	})
+	var listed atomic.Bool
+	kube.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return !listed.Load(), nil, errors.New("no list")
+	})
 	d.Kube, d.Note = kube, func(problem string) { notes <- problem }
 	publishing(t, d)
+	for !strings.HasSuffix(<-notes, "no list") {
+	}
+	listed.Store(true)
 	first := <-created
 	if err := kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", "n1"); err != nil {
 		t.Fatal(err)
