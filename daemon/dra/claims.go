@@ -20,7 +20,11 @@ import (
 // longer than the kubelet waits. In that case, the result of the claim is an error, the work continues, and the kubelet repeats
 // the call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	now, err := d.known(ctx)
+	// The last state may be slightly out of date. An old state does no harm, because metalplugd checks each device when it prepares the claim.
+	now, err := *d.state.Load(), error(nil)
+	if now.devices == nil {
+		now, err = d.fetch(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -40,22 +44,12 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return answer, nil
 }
 
-// known returns the last state from metalplugd. If there is no state yet, known asks metalplugd. The state may be slightly out of
-// date. An old state does no harm, because metalplugd checks each device when it prepares the claim.
-func (d *driver) known(ctx context.Context) (state, error) {
-	if last := d.state.Load(); last.devices != nil {
-		return *last, nil
-	}
-	return d.fetch(ctx)
-}
-
 // prepare passes a claim to metalplugd, together with the devices of this node that the scheduler has chosen for the claim.
 func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	configured := func(c resourceapi.DeviceAllocationConfiguration) bool {
-		return c.Opaque != nil && c.Opaque.Driver == DriverName
-	}
-	if slices.ContainsFunc(claim.Status.Allocation.Devices.Config, configured) {
-		return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
+	for _, c := range claim.Status.Allocation.Devices.Config {
+		if c.Opaque != nil && c.Opaque.Driver == DriverName {
+			return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
+		}
 	}
 	var devices []kubeletplugin.Device
 	ask := api.Claim{Namespace: claim.Namespace, Name: claim.Name}

@@ -4,6 +4,7 @@ package dra
 
 import (
 	"context"
+	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,10 @@ const (
 	repeatLimit = 40 * time.Second
 )
 
+// permanent matches the library's errors that have no type (getResourceClaims in kubeletplugin/draplugin.go). If another version
+// words them differently, the driver repeats the request until repeatLimit.
+var permanent = regexp.MustCompile(`^get resource claims: claim \S+ (got replaced|not allocated)$`)
+
 // requests counts the kubelet's requests that are in progress.
 type requests struct {
 	running    atomic.Int64
@@ -36,9 +41,9 @@ type requests struct {
 
 // intercept counts a request while it is in progress. intercept repeats a request to prepare claims while the API server or
 // metalplugd does not answer. If intercept returned an error immediately, the kubelet would wait for 60 to 90 s before it repeats
-// the request (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat
-// the request. If the driver uses the identity of the node, the API server answers Forbidden instead. Forbidden may also be a
-// temporary answer, so intercept repeats the request after Forbidden.
+// the request (kubernetes/kubernetes#139836). If the claim does not exist, was replaced or is not allocated, intercept does not
+// repeat the request. If the driver uses the identity of the node, the API server answers Forbidden for a claim that does not
+// exist. Forbidden may also be a temporary answer, so intercept repeats the request after Forbidden.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
@@ -48,7 +53,7 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 	limit := time.After(repeatLimit)
 	for {
 		answer, err := handle(ctx, request)
-		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares || apierrors.IsNotFound(err) {
+		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares || apierrors.IsNotFound(err) || permanent.MatchString(err.Error()) {
 			return answer, err
 		}
 		select {

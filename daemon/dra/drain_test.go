@@ -58,6 +58,7 @@ func TestRepeat(t *testing.T) {
 		"prepare, the driver stops":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, time.Second, time.Second, errDown},
 		"unprepare, which may repeat": {&drapb.NodeUnprepareResourcesRequest{}, time.Second, time.Hour, 0, errDown},
 		"prepare, the claim is gone":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, fmt.Errorf("get resource claims: %w", gone)},
+		"prepare, the claim is new":   {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, errors.New("get resource claims: claim ns/c1 got replaced")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
