@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type claims struct {
 	*daemon
 	mu      sync.Mutex
 	working map[string]*preparation // keys are the UIDs of the claims
+	waiting sync.Map                // maps a pointer to the cancel function of each call of Prepare to the UID of its claim
 	ctx     context.Context         // context of the work, or nil while Run is not running
 	all     sync.WaitGroup
 }
@@ -61,9 +63,14 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 
 // Prepare assigns devices to a claim and prepares them for containers. The requests of the claim contain the IDs of these
 // devices. Prepare skips devices that an earlier call has already prepared for the claim. If a device is being cleared after
-// its last tenant, Prepare waits. During this wait, the claim can be released without delay. If Prepare takes longer than
-// [claimLimit], it returns [control.ErrWorking], and any work that has begun continues.
+// its last tenant, Prepare waits. During this wait, the claim can be released without delay, and Prepare then returns an error.
+// If Prepare takes longer than [claimLimit], it returns [control.ErrWorking], and any work that has begun continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer time.AfterFunc(claimLimit, func() { end(control.ErrWorking) }).Stop()
+	c.waiting.Store(&end, claim.UID)
+	defer c.waiting.Delete(&end)
 	var ids []string
 	for _, r := range ask.Requests {
 		// A request with admin access does not need the device to be prepared, and leaves the device's lease as it is.
@@ -72,9 +79,9 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 		}
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // several requests may contain shares of the same device
-	for limit := time.After(claimLimit); ; {
+	for {
 		_, changed := c.inventory.Snapshot()
-		p, err := c.await(ctx, claim.UID, false, limit, func(ctx context.Context) (p api.Prepared, err error) {
+		p, err := c.await(ctx, claim.UID, false, func(ctx context.Context) (p api.Prepared, err error) {
 			if err := c.prepare(ctx, claim, ids); err != nil {
 				return p, err
 			}
@@ -88,18 +95,24 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 		}
 		select {
 		case <-changed:
-		case <-limit:
-			return p, fmt.Errorf("%w: %w", control.ErrWorking, err)
 		case <-ctx.Done():
-			return p, ctx.Err()
+			return p, fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
 }
 
 // Unprepare releases the devices of a claim. After that, metalplugd cleans up the devices. A second call for the same claim
-// does nothing.
+// does nothing. Unprepare first ends all earlier calls of Prepare for the claim. Otherwise, a call that waits could assign a
+// device to the claim after the release.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
-	_, err := c.await(ctx, uid, true, time.After(claimLimit), func(ctx context.Context) (p api.Prepared, err error) {
+	for end, of := range c.waiting.Range {
+		if of == uid {
+			(*end.(*context.CancelCauseFunc))(errors.New("the claim was released"))
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, claimLimit, control.ErrWorking)
+	defer cancel()
+	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.inventory.Unclaim(ctx, uid); err != nil {
 			return p, err
 		}
@@ -108,16 +121,14 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return err
 }
 
-// await waits until the limit for work on the devices of a claim, and returns the result of the work. If no work is in
-// progress, await begins it by calling start. If work of the other kind is in progress for the claim, await first waits for
-// that work. For example, a claim cannot be released while it is being prepared.
-func (c *claims) await(
-	ctx context.Context, uid string, releases bool, limit <-chan time.Time, start func(context.Context) (api.Prepared, error),
-) (p api.Prepared, err error) {
+// await waits until ctx ends for work on the devices of a claim, and returns the result of the work. If no work is in progress,
+// await begins it by calling start, unless ctx has ended. If work of the other kind is in progress for the claim, await first
+// waits for that work. For example, a claim cannot be released while it is being prepared.
+func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for {
 		c.mu.Lock()
 		w := c.working[uid]
-		if w == nil && c.ctx != nil {
+		if w == nil && c.ctx != nil && ctx.Err() == nil {
 			w = &preparation{releases: releases, began: time.Now(), done: make(chan struct{})}
 			c.working[uid] = w
 			work := c.ctx
@@ -131,17 +142,15 @@ func (c *claims) await(
 		}
 		c.mu.Unlock()
 		if w == nil {
-			return p, errors.New("metalplugd is starting or stopping")
+			return p, cmp.Or(context.Cause(ctx), errors.New("metalplugd is starting or stopping"))
 		}
 		select {
 		case <-w.done:
 			if w.releases == releases {
 				return w.prepared, w.err
 			}
-		case <-limit:
-			return p, fmt.Errorf("%w: metalplugd has been working on the claim's devices for %v", control.ErrWorking, time.Since(w.began).Round(time.Second))
 		case <-ctx.Done():
-			return p, ctx.Err()
+			return p, fmt.Errorf("%w: metalplugd has been working on the claim's devices for %v", context.Cause(ctx), time.Since(w.began).Round(time.Second))
 		}
 	}
 }

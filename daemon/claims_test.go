@@ -42,7 +42,9 @@ func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 		erase, release := work("E", gone), work("R", nil)
 		await := func(releases bool, start func(context.Context) (api.Prepared, error)) error {
 			defer synctest.Wait()
-			_, err := c.await(t.Context(), "u1", releases, time.After(claimLimit), start)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), claimLimit, control.ErrWorking)
+			defer cancel()
+			_, err := c.await(ctx, "u1", releases, start)
 			return err
 		}
 		for range 2 {

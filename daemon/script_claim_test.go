@@ -136,8 +136,8 @@ func (s *story) prepareWaits(words []string) error {
 	return <-done
 }
 
-// prepareEnds prepares a claim, which must wait for slowWork. The claim is released while the request waits. When the client hangs
-// up, metalplugd must end the request without an answer.
+// prepareEnds prepares a claim, which must wait for slowWork. If there is a text, the claim is released, and the answer must contain
+// the text. Otherwise, the client hangs up, and metalplugd must end the request without an answer.
 func (s *story) prepareEnds(words []string) error {
 	d, findErr := s.find(words[1])
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.client().Socket, Net: "unix"})
@@ -151,8 +151,13 @@ func (s *story) prepareEnds(words []string) error {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("it did not wait: %w", err)
 	}
-	err = errors.Join(s.unprepare(words[:1]), c.CloseWrite(), c.SetReadDeadline(time.Now().Add(30*time.Second)))
-	if answer, readErr := io.ReadAll(c); readErr != nil || len(answer) > 0 {
+	end, text := c.CloseWrite, strings.Join(words[2:], " ")
+	if text != "" {
+		end = func() error { return s.unprepare(words[:1]) }
+	}
+	err = errors.Join(end(), c.SetReadDeadline(time.Now().Add(30*time.Second)))
+	answer, readErr := io.ReadAll(c)
+	if readErr != nil || text == "" && len(answer) > 0 || !strings.Contains(string(answer), text) {
 		err = errors.Join(err, readErr, fmt.Errorf("the answer is %q", answer))
 	}
 	return err

@@ -146,7 +146,7 @@ func (s *story) do(words []string) error {
 		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
 		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME[,NAME] TEXT...
 		"prepare-waits":        s.prepareWaits, // prepare-waits CLAIM NAME... prepares devices once slow-work has ended
-		"prepare-ends":         s.prepareEnds,  // prepare-ends CLAIM NAME releases the claim and hangs up while slow-work lasts
+		"prepare-ends":         s.prepareEnds,  // prepare-ends CLAIM NAME [TEXT...] hangs up, or releases the claim, while slow-work lasts
 		"slow-work":            s.slowWork,     // slow-work delays resets and erasures until prepare-waits
 		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
