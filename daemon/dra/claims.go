@@ -20,7 +20,8 @@ import (
 // longer than the kubelet waits. In that case, the result of the claim is an error, the work continues, and the kubelet repeats
 // the call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	// The last state may be slightly out of date. An old state does no harm, because metalplugd checks each device when it prepares the claim.
+	// The last state may be slightly out of date. An old state does no harm, because metalplugd checks each device when it prepares
+	// the claim.
 	now, err := *d.state.Load(), error(nil)
 	if now.devices == nil {
 		now, err = d.fetch(ctx)
