@@ -50,7 +50,7 @@ func (w *Watch) Itself(e Event) bool {
 	return name == w.dir || strings.HasPrefix(w.dir, name+"/")
 }
 
-// Name returns the clean path of an event. In e.Name, the path of a file directly in / begins with two slashes.
+// Name returns the clean path of an event. For a file in the root directory, e.Name begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
 // Touched reports whether an event means more than a change to the mode or the times of a file.

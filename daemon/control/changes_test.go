@@ -85,7 +85,7 @@ func TestChangesOfADevice(t *testing.T) {
 		{"a warning is over", offered(warned), offered(), "warning"},
 		{"another reason while only seen", offered(seen), offered(seen, func(s *inventory.Status) { s.Reason = "mounted" }), ""},
 	} {
-		if got := strings.Join(changes(test.old, test.now), " "); got != test.want {
+		if got := strings.Join(eventNames(test.old, test.now), " "); got != test.want {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 	}

@@ -135,7 +135,7 @@ func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod)
 		if old == d {
 			continue
 		}
-		for _, what := range changes(old, d) {
+		for _, what := range eventNames(old, d) {
 			device := NewDevice(d, holders)
 			events = append(events, api.Event{Event: what, Device: &device})
 		}
@@ -151,10 +151,10 @@ func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod)
 // key returns the ID of a device, or its sysfs path if it has no ID.
 func key(d *inventory.Status) string { return cmp.Or(d.Device.ID, d.Device.SysPath) }
 
-// changes returns the names of a device's events. The parameter old is nil if the device is new. Several events may have
+// eventNames returns the names of a device's events. The parameter old is nil if the device is new. Several events may have
 // happened since the last snapshot. An event that follows from another one is omitted. For example, a device that is gone or
 // cordoned is always unhealthy.
-func changes(old, d *inventory.Status) []string {
+func eventNames(old, d *inventory.Status) []string {
 	if old == nil {
 		if d.Resource == "" {
 			return []string{"seen"}

@@ -115,10 +115,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil. nodeRule also returns the rules that were tried. nodeRule first
-// looks for a rule whose group contains u. The result owner is then the hardware of the group. If no group contains u, nodeRule
-// returns the first rule that takes u as a separate device. A member of a group is never a separate device, because two
-// containers could then get the same node.
+// nodeRule returns the rule of class node that u belongs to, or nil. A rule whose group contains u comes first. The result owner
+// is then the hardware of the group. If no group contains u, nodeRule returns the first rule that takes u as a separate device.
+// The result tries contains the rules that were tried. A member of a group is never a separate device, because two containers
+// could then get the same node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []decision) {
 	if u.DevNode == "" {
 		return nil, "", nil

@@ -243,8 +243,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.heldAs = nil
 	f := a.facts(e)
-	// A device stays in the list if the only pending work is the check that no process has it open. Otherwise the device would leave
-	// the list and come back immediately. In between, the kubelet might allocate it from the older list.
+	// A device stays in the list if nothing but the search for processes that have it open is pending. Otherwise the device would
+	// leave the list and come back immediately. In between, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {

@@ -64,8 +64,8 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// noteMissing records that a device was not found in its subject. Either the device is gone, or it cannot be identified at the
-// moment. The result is true if an offered device is still present.
+// noteMissing records that an inspection of the subject has not found the device. Either the device is gone, or it cannot be
+// identified at the moment. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
