@@ -181,29 +181,31 @@ func (s *story) podSpeed(node *Node) {
 		{name: "floor: with a template, Kubernetes' test driver", class: upstream, template: true},
 		{name: "floor: a pod without a device runs"},
 	}
+	claims := make(map[string]string) // from a class to a claim that all pods use
+	for _, class := range []string{node.Name, upstream} {
+		claims[class] = s.createClaim(s.label("-"+class), class).Name
+	}
 	times := make([][]time.Duration, len(kinds))
 	for i := range len(kinds) * *speed {
 		k := i % len(kinds)
-		kind, name := kinds[k], s.label(fmt.Sprintf("-%d", i))
-		p := pod(node, name, 0)
+		kind, p := kinds[k], pod(node, s.label(fmt.Sprintf("-%d", i)), 0)
 		if kind.class != "" {
-			p = claiming(node, name)
+			p = claiming(node, p.Name)
 			p.Spec.ResourceClaims[0].ResourceClaimTemplateName = &kind.class
 		}
-		if kind.class != "" && !kind.template {
-			s.createClaim(name, kind.class)
+		if name := claims[kind.class]; name != "" && !kind.template {
 			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "device", ResourceClaimName: &name}
 		}
 		times[k] = append(times[k], seen(s, w, func() { s.create(p) }, func(now *corev1.Pod) bool {
 			return now.Name == p.Name && now.Status.Phase == corev1.PodRunning
 		}))
 		s.remove(p.Name)
-		if kind.class != "" && !kind.template {
-			s.must(s.cluster.Client.ResourceV1().ResourceClaims(space).Delete(s.Context(), name, metav1.DeleteOptions{}))
-		}
 	}
 	for k, kind := range kinds {
 		s.times(kind.name, times[k])
+	}
+	for _, name := range claims {
+		s.must(s.cluster.Client.ResourceV1().ResourceClaims(space).Delete(s.Context(), name, metav1.DeleteOptions{}))
 	}
 }
 
