@@ -46,11 +46,13 @@ func (s *Sighting) HostUse(held bool) bool {
 }
 
 // Twin records that another device has the same identity. A disk with a twin is not offered, because both devices may be paths to
-// the same medium. Two pods must not share a medium.
-func (s *Sighting) Twin(other string) {
-	if s.Target.IsDisk() && !errors.Is(s.Offer, ErrTwin) {
-		s.Offer = joinErrors(s.Offer, twin(path.Base(other)))
+// the same medium. Two pods must not share a medium. Twin reports whether this is a new reason.
+func (s *Sighting) Twin(other string) bool {
+	if !s.Target.IsDisk() || errors.Is(s.Offer, ErrTwin) {
+		return false
 	}
+	s.Offer = joinErrors(s.Offer, twin(path.Base(other)))
+	return true
 }
 
 // Look inspects one udev device. Look finds the devices that the udev device contains. For each device, Look determines the

@@ -61,3 +61,17 @@ func TestDiskInUse(t *testing.T) {
 	m.Plug("P: /devices/virtual/block/loop0\nN: loop0\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/loop0\nA: loop/backing_file=/dev/sdb\n")
 	r.until("the file of a loop device", healthy(false))
 }
+
+// TestTwoPathsWithoutWWID checks that two disks with one serial number are not offered, whichever was found first.
+func TestTwoPathsWithoutWWID(t *testing.T) {
+	m := udevtest.New(t, scsiDisk)
+	r := start(t, m, "", func(o *inventory.Options) {
+		o.Rules = []device.Rule{{Resource: "t/sd", Class: &device.Generic, Match: map[string]string{"DEVNAME": "/dev/sd*"}}}
+	})
+	r.offers("t/sd", "node-X1 Healthy")
+	m.Plug(strings.NewReplacer("sdb", "sda", "host0", "host1", "MINOR=16", "MINOR=0").Replace(strings.Split(scsiDisk, "\n\n")[2]) + "\n\n")
+	r.until("the first is held back", func(s *inventory.Snapshot) bool {
+		d := s.Offer("t/sd").Devices
+		return len(d) == 1 && !d[0].Healthy && strings.Contains(d[0].Reason, "sda has the same identity: two paths to one disk") && len(s.Others) > 0
+	})
+}

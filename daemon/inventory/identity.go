@@ -68,6 +68,9 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 // identified at the moment. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
+	if e.rival != nil {
+		i.look(e.rival)
+	}
 	if unreadable == nil {
 		e.noteHardwareGone()
 	}
@@ -88,10 +91,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if id == "" {
 		return nil
 	}
-	if raw := i.entries[sighting.Device.ID]; id != sighting.Device.ID && raw != nil && raw.sighting != nil {
-		sighting.Twin(raw.device.SysPath)
-	}
-	e := i.entries[id]
+	e, raw := i.entries[id], i.entries[sighting.Device.ID]
 	if e == nil {
 		e = &entry{device: sighting.Device, lease: newLease()}
 		i.entries[id] = e
@@ -108,6 +108,12 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
 	e.withholdIncomplete(sighting)
+	if raw != nil && raw != e {
+		e.rival, raw.rival = raw, e
+	}
+	if r := e.rival; r != nil && r.sighting != nil && sighting.Twin(r.device.SysPath) && !errors.Is(r.sighting.Offer, device.ErrTwin) {
+		i.look(r) // its last inspection may have been before this one appeared
+	}
 	if sighting.Target != nil || !e.isDisk() { // without a target, the appearance of a disk is unknown
 		i.noteAppearance(e, sighting)
 		i.noteTwin(e)

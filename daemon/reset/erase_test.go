@@ -326,7 +326,7 @@ func TestOtherWayToTheDisk(t *testing.T) {
 			m.others = []cgroup.Holder{{PID: 42, Comm: "qe\nmu", Number: cgroup.Number{Block: true, Major: 259, Minor: 1}}}
 		}, " is open in process 42 (\"qe\\nmu\")"},
 	} {
-		for _, kind := range []string{"nvme", "scsi", "hidden", "removable"} {
+		for _, kind := range []string{"nvme", "scsi", "serial", "hidden", "removable"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := newMachine(t)
@@ -338,12 +338,16 @@ func TestOtherWayToTheDisk(t *testing.T) {
 						first, twin = m.disk(disk0, "259:0", "eui.01"), m.disk(other, "259:1", "eui.01")
 					} else {
 						r.SysPath, at, r.Class, r.Identity = scsi+"/block/sda", scsi1+"/block/sdb", "node", identity("device/wwid", "naa.01")
+						id := "wwid"
+						if kind == "serial" {
+							id, r.Identity = "vpd_pg80", identity("dev", "259:0")
+						}
 						first, twin = m.disk(r.SysPath, "259:0", ""), m.disk(at, "259:1", "")
 						for _, sysPath := range []string{r.SysPath, at} {
 							m.remove(sysPath + "/wwid")
 							m.remove(sysPath + "/device")
 							m.files(map[string]string{
-								sysPath + "/device": "-> ../..", path.Dir(path.Dir(sysPath)) + "/wwid": "naa.01\n",
+								sysPath + "/device": "-> ../..", path.Dir(path.Dir(sysPath)) + "/" + id: "naa.01\n",
 								at + "/hidden":         map[bool]string{true: "1\n", false: "0\n"}[kind == "hidden"],
 								sysPath + "/removable": map[bool]string{true: "1\n", false: "0\n"}[kind == "removable"],
 							})

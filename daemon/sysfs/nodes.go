@@ -145,28 +145,48 @@ func (t *Tree) SCSIDisks(sysPath string) (disks []string) {
 	return disks
 }
 
-// twinsOf returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
-// NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). twinsOf omits hidden disks,
-// because native multipathing has already combined them. twinsOf also omits a disk with a removable medium, because its WWID
-// identifies the drive and not the medium. A dm device has no WWID.
+// twinsOf returns the sysfs paths of other block devices that have the same identity as the disk at sysPath. twinsOf omits hidden
+// disks, because native multipathing has already combined them. twinsOf also omits a disk with a removable medium, because its
+// identity is that of the drive and not of the medium. A dm device has no identity.
 func twinsOf(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
-	for _, attr := range [...]string{"wwid", "device/wwid"} {
-		wwid, err := t.Attr(sysPath, attr)
-		if err != nil || wwid == "" || Removable(t, sysPath) {
+	identity := identityOf(t, sysPath)
+	if identity == "" || Removable(t, sysPath) {
+		return nil
+	}
+	for _, name := range t.Names(all) {
+		if identityOf(t, all+"/"+name) != identity {
 			continue
 		}
-		for _, name := range t.Names(all) {
-			if other, err := t.Attr(all+"/"+name, attr); err != nil || other != wwid {
-				continue
-			}
-			p := t.Resolve(all + "/" + name)
-			if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !Removable(t, p) {
-				found = append(found, p)
-			}
+		p := t.Resolve(all + "/" + name)
+		if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !Removable(t, p) {
+			found = append(found, p)
 		}
 	}
 	return found
+}
+
+// identityOf returns the identity of the disk at sysPath, or "". The WWID identifies an NVMe namespace (wwid_show in
+// drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). For a disk without a WWID, the identity is the serial number
+// with the model. The block devices of one MMC card share the serial number of the card, but have different content.
+func identityOf(t *Tree, sysPath string) string {
+	for _, name := range [...]string{"wwid", "device/wwid"} {
+		if wwid, err := t.Attr(sysPath, name); err == nil && wwid != "" {
+			return name + "=" + wwid
+		}
+	}
+	serial, _ := t.Attr(sysPath, "serial") // of virtio
+	if page, err := t.Attr(sysPath, "device/vpd_pg80"); err == nil && len(page) > 4 {
+		serial = page[4:] // the header of the page has 4 bytes
+	}
+	if class := t.Link(sysPath+"/device", "subsystem"); serial == "" && class != "mmc" && !strings.HasPrefix(class, "nvme") {
+		serial, _ = t.Attr(sysPath, "device/serial")
+	}
+	if serial = strings.TrimSpace(serial); serial == "" {
+		return ""
+	}
+	model, _ := t.Attr(sysPath, "device/model")
+	return serial + " " + model
 }
 
 // Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not
