@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,10 +44,7 @@ func TestReplacedMounts(t *testing.T) {
 	write := func(own, host string) {
 		t.Helper()
 		for name, text := range map[string]string{"self": own, "1": host} {
-			if err := os.MkdirAll(filepath.Join(proc, name), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(proc, name, "mountinfo"), []byte(text), 0o600); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(proc, name), 0o755), os.WriteFile(filepath.Join(proc, name, "mountinfo"), []byte(text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}

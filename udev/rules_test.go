@@ -4,6 +4,7 @@ package udev_test
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -41,10 +42,7 @@ func run(t *testing.T, script string, files map[string]string) (said string, lin
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755), os.WriteFile(filepath.Join(root, name), []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}

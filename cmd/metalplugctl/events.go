@@ -21,10 +21,7 @@ import (
 // eventsCommand prints events. eventsCommand writes each line immediately, so that a program that reads from a pipe receives each
 // event without delay.
 func (o *clientOptions) eventsCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "events",
-		Short: "Follow the events, one per line",
-	}
+	cmd := &cobra.Command{Use: "events", Short: "Follow the events, one per line"}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return o.follow(cmd, false, func(e api.Event) error {

@@ -292,10 +292,7 @@ func TestCheckOfAMissingRecording(t *testing.T) {
 // save replaces a recording in one step.
 func save(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file+".new", []byte(text+"\n# end\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(file+".new", file); err != nil {
+	if err := errors.Join(os.WriteFile(file+".new", []byte(text+"\n# end\n"), 0o600), os.Rename(file+".new", file)); err != nil {
 		t.Fatal(err)
 	}
 }

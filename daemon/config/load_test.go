@@ -3,6 +3,7 @@
 package config_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -149,10 +150,7 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 		"conf.d/b.toml": valid + "shares = 0\n" + valid,
 		"conf.d/a.toml": "= 1\n",
 	})
-	if err := os.Mkdir(filepath.Join(dir, "conf.d", "c.toml"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("nowhere", filepath.Join(dir, "conf.d", "d.toml")); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "conf.d", "c.toml"), 0o755), os.Symlink("nowhere", filepath.Join(dir, "conf.d", "d.toml"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("/dev/null", filepath.Join(dir, "conf.d", "e.toml")); err != nil {

@@ -68,9 +68,7 @@ func newMetrics(s *Server) *metrics {
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "Time from a udevd event to the list that was sent to the kubelet because of it.",
 			// Buckets are finest near the limits in docs/performance.md, where p50 is 1 ms and p99 is 5 ms.
-			Buckets: []float64{
-				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
-			},
+			Buckets: []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5},
 		}),
 	}
 }

@@ -11,6 +11,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
@@ -39,7 +40,7 @@ var ErrTwin = errors.New("two paths to one disk, or a copy")
 // twin returns the error for a disk if another device has the same identity. This device may be a second path to the disk.
 // metalplug offers neither device, because two pods could otherwise get the same disk.
 func twin(name string) error {
-	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, ErrTwin)
+	return fmt.Errorf("not for containers: %s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, ErrTwin)
 }
 
 // foundContent returns an error if the device has partitions, or if udev's builtin blkid has found a signature on the device.

@@ -29,10 +29,7 @@ func tree(t *testing.T) (h *device.Host, gpu string) {
 
 func write(t *testing.T, h *device.Host, name, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(h.Path(name), []byte(text), 0o644); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(h.Path(name)), 0o755), os.WriteFile(h.Path(name), []byte(text), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 }

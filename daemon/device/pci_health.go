@@ -50,10 +50,7 @@ func (c Counter) Mark(before uint64) Mark {
 	if c.Fatal {
 		kind = "fatal"
 	}
-	return Mark{
-		SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal,
-		Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name),
-	}
+	return Mark{SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal, Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name)}
 }
 
 // pciHealth checks the functions of a device. The device is unhealthy if no function answers. Some classes need all functions. A

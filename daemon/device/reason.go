@@ -54,7 +54,9 @@ func OnlyUnanswered(err error) bool {
 }
 
 // unsuited reports whether the device is not offered because of its kind, and not because of its state.
-func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
+func unsuited(err error) bool {
+	return errors.Is(err, ErrExcluded) || errors.Is(err, ErrTwin) || errors.Is(err, ErrByName)
+}
 
 // warn adds a warning to the sighting. warn ignores an empty text.
 func (s *Sighting) warn(text string) {

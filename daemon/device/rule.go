@@ -149,7 +149,7 @@ func (r *Rule) overrule(err error) error {
 	inUse := errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrUnproven)
 	byName := errors.Is(err, ErrByName)
 	switch {
-	case !inUse && !byName, errors.Is(err, ErrExcluded), errors.Is(err, ErrIncomplete):
+	case !inUse && !byName, errors.Is(err, ErrExcluded), errors.Is(err, ErrTwin), errors.Is(err, ErrIncomplete):
 		return err
 	case inUse && !r.AllowInUse, byName && !r.byName():
 		return err

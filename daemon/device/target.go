@@ -24,10 +24,7 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 // time a disk appears (Documentation/ABI/testing/sysfs-block). A reset of the controller briefly stops all its namespaces. The
 // reset is therefore automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
-	t := &Target{
-		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
-		Identity: h.identity(d.SysPath, "wwid", "diskseq", "device/serial"),
-	}
+	t := &Target{Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true, Identity: h.identity(d.SysPath, "wwid", "diskseq", "device/serial")}
 	controllers, only := h.NVMeControllers(d.SysPath), true
 	for _, c := range controllers {
 		disks, without := h.NVMeNamespaces(c)

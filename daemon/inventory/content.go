@@ -131,8 +131,10 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case e.lease.Failure != "" && now.Sectors >= sysfs.Uncounted:
 		reason = "the work on the disk has failed, and the kernel does not count writes to the disk (queue/iostats)"
-	case before.In != now.In || now.Sectors <= before.Sectors:
+	case before.In != now.In || now.Sectors == before.Sectors:
 		return
+	case now.Sectors < before.Sectors:
+		reason = "the kernel counts fewer writes to the disk than before"
 	}
 	if adopted || tenants {
 		l.noteForeignContent(e, reason)

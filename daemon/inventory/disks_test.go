@@ -38,7 +38,7 @@ L: device=../../../0:0:0:0
 
 `
 
-// TestDiskInUse checks that a mount or loop device makes a disk Unhealthy, and that the disk's other node is not offered.
+// TestDiskInUse checks that a mount, loop device or second path makes a disk Unhealthy, and that the disk's other node is not offered.
 func TestDiskInUse(t *testing.T) {
 	m := udevtest.New(t, scsiDisk)
 	r := start(t, m, "", func(o *inventory.Options) {
@@ -58,20 +58,11 @@ func TestDiskInUse(t *testing.T) {
 	r.until("mounted", healthy(false))
 	m.Apply(scsiDisk)
 	r.until("unmounted", healthy(true))
+	other := strings.NewReplacer("sdb", "sda", "host0", "host1", "MINOR=16", "MINOR=0").Replace(strings.Split(scsiDisk, "\n\n")[2])
+	m.Plug(other + "\n\n") // another path without a WWID, found after the first
+	r.until("a second path", healthy(false))
+	m.Unplug("/sys/devices/pci0000:00/0000:00:01.0/ata1/host1/target0:0:0/0:0:0:0/block/sda")
+	r.until("one path", healthy(true))
 	m.Plug("P: /devices/virtual/block/loop0\nN: loop0\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/loop0\nA: loop/backing_file=/dev/sdb\n")
 	r.until("the file of a loop device", healthy(false))
-}
-
-// TestTwoPathsWithoutWWID checks that two disks with one serial number are not offered, whichever was found first.
-func TestTwoPathsWithoutWWID(t *testing.T) {
-	m := udevtest.New(t, scsiDisk)
-	r := start(t, m, "", func(o *inventory.Options) {
-		o.Rules = []device.Rule{{Resource: "t/sd", Class: &device.Generic, Match: map[string]string{"DEVNAME": "/dev/sd*"}}}
-	})
-	r.offers("t/sd", "node-X1 Healthy")
-	m.Plug(strings.NewReplacer("sdb", "sda", "host0", "host1", "MINOR=16", "MINOR=0").Replace(strings.Split(scsiDisk, "\n\n")[2]) + "\n\n")
-	r.until("the first is held back", func(s *inventory.Snapshot) bool {
-		d := s.Offer("t/sd").Devices
-		return len(d) == 1 && !d[0].Healthy && strings.Contains(d[0].Reason, "sda has the same identity: two paths to one disk") && len(s.Others) > 0
-	})
 }

@@ -284,10 +284,7 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 	e := l.entries[id]
 	switch {
 	case e == nil:
-		e = &entry{
-			device:   &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode},
-			resource: r.Resource, offered: true, lease: newLease(),
-		}
+		e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true, lease: newLease()}
 		l.entries[id] = e
 		// A container may have been started with the device, so the content of a disk is unknown.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})

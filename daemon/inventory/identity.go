@@ -24,8 +24,8 @@ type identities struct {
 // found is the result of the last inspection of a subject.
 type found struct {
 	entries   []*entry
-	others    []*Status       // hardware without an identity
-	contested map[string]bool // IDs that this subject claims, but another subject has
+	others    []*Status // hardware without an identity
+	contested []string  // IDs that this subject claims, but another subject has
 }
 
 // assign records which devices an inspection found in a subject, and removes the other devices of the subject. assign returns
@@ -47,10 +47,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 			now.entries = append(now.entries, e)
 			continue
 		}
-		if now.contested == nil {
-			now.contested = make(map[string]bool)
-		}
-		now.contested[sighting.Device.ID] = true
+		now.contested = append(now.contested, sighting.Device.ID)
 	}
 	for _, e := range before.entries {
 		if !slices.Contains(now.entries, e) && e.owner == s && i.noteMissing(e, unreadable) {
@@ -68,9 +65,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 // identified at the moment. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
-	if e.rival != nil {
-		i.look(e.rival)
-	}
+	i.look(e.rival)
 	if unreadable == nil {
 		e.noteHardwareGone()
 	}
@@ -86,7 +81,7 @@ func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 
 // entryFor returns the entry for a device that was found in a subject. If two subjects claim the same ID, the result is nil until
 // one of them gets the ID. The parameter "before" contains the IDs that were contested at the last inspection.
-func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
+func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before []string) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {
 		return nil
@@ -138,7 +133,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 
 // idFor returns the ID of a device that was found in a subject. If another device has that ID, idFor adds the location of
 // the device as a suffix. The result is empty until idFor can decide which device has the ID.
-func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
+func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before []string) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
 	if e := i.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
@@ -148,7 +143,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	switch {
 	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // no other hardware has the ID now
 		return id
-	case !before[id] || e.owner.Due():
+	case !slices.Contains(before, id) || e.owner.Due():
 		// Postpone the decision. Usually the hardware has moved, and the old subject is about to disappear. If both still exist at
 		// the next inspection, two devices have one identity. In this case, the ID of the new device gets a suffix with its
 		// location.

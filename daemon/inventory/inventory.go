@@ -96,9 +96,7 @@ func New(o Options) *Inventory {
 		requests: requests{wake: make(chan struct{}, 1), done: make(chan struct{})},
 		ready:    make(chan struct{}),
 	}
-	i.inspector = inspect.New(inspect.Options{
-		Source: o.Source, Log: o.Log, Post: func(f func()) { i.post(func(*loop) { f() }) },
-	})
+	i.inspector = inspect.New(inspect.Options{Source: o.Source, Log: o.Log, Post: func(f func()) { i.post(func(*loop) { f() }) }})
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i
 }

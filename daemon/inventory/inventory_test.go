@@ -611,10 +611,7 @@ func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 	all := widget("widget0", "A") + widget(name, serial)
 	m.Silently(all)
 	fifo := filepath.Join(m.Root(), "sys/devices/virtual/widget", name, "sick")
-	if err := os.Remove(fifo); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+	if err := errors.Join(os.Remove(fifo), unix.Mkfifo(fifo, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

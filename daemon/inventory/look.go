@@ -13,7 +13,7 @@ import (
 
 // look queues an inspection of a device, if the device has been found since the start.
 func (d *devices) look(e *entry) {
-	if e.owner != nil {
+	if e != nil && e.owner != nil {
 		d.inspector.Look(e.owner)
 	}
 }

@@ -103,9 +103,7 @@ func (l *loop) restore() {
 			continue
 		}
 		e := &entry{
-			device: &device.Device{
-				ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode,
-			},
+			device:   &device.Device{ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode},
 			resource: r.Resource,
 			offered:  offered,
 			awaited:  r.Present && l.AfterBoot,

@@ -47,7 +47,7 @@ func sightingOf(machine *device.Host, settings config.Config, resource config.Re
 	var reasons []string
 	for _, s := range device.Look(machine, settings.Rules(), seen) {
 		switch {
-		case s.Resource == resource.Name && (!errors.Is(s.Offer, device.ErrExcluded) || errors.Is(s.Offer, device.ErrTwin)):
+		case s.Resource == resource.Name && !errors.Is(s.Offer, device.ErrExcluded):
 			return s, nil
 		case s.Resource != "" && s.Resource != resource.Name:
 			reasons = append(reasons, "the device belongs to "+s.Resource)

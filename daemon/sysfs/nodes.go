@@ -167,26 +167,18 @@ func twinsOf(t *Tree, sysPath string) (found []string) {
 }
 
 // identityOf returns the identity of the disk at sysPath, or "". The WWID identifies an NVMe namespace (wwid_show in
-// drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). For a disk without a WWID, the identity is the serial number
-// with the model. The block devices of one MMC card share the serial number of the card, but have different content.
+// drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). A disk without a WWID is identified by its serial number and
+// its model. The serial number is in a page of SCSI, or in an attribute of virtio_blk.
 func identityOf(t *Tree, sysPath string) string {
-	for _, name := range [...]string{"wwid", "device/wwid"} {
-		if wwid, err := t.Attr(sysPath, name); err == nil && wwid != "" {
-			return name + "=" + wwid
+	for _, name := range [...]string{"wwid", "device/wwid", "device/vpd_pg80", "serial"} {
+		if id, _ := t.Attr(sysPath, name); len(id) > 4 { // the header of a page has 4 bytes
+			if model, _ := t.Attr(sysPath, "device/model"); !strings.HasSuffix(name, "wwid") {
+				id += " " + model
+			}
+			return name + "=" + id
 		}
 	}
-	serial, _ := t.Attr(sysPath, "serial") // of virtio
-	if page, err := t.Attr(sysPath, "device/vpd_pg80"); err == nil && len(page) > 4 {
-		serial = page[4:] // the header of the page has 4 bytes
-	}
-	if class := t.Link(sysPath+"/device", "subsystem"); serial == "" && class != "mmc" && !strings.HasPrefix(class, "nvme") {
-		serial, _ = t.Attr(sysPath, "device/serial")
-	}
-	if serial = strings.TrimSpace(serial); serial == "" {
-		return ""
-	}
-	model, _ := t.Attr(sysPath, "device/model")
-	return serial + " " + model
+	return ""
 }
 
 // Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not

@@ -227,4 +227,8 @@ func TestWrittenByPaths(t *testing.T) {
 			t.Errorf("%s: %d sectors, want %d", name, got, c.want)
 		}
 	}
+	tree := nvmeTree(t, multipath)
+	if err := os.Mkdir(tree.Path(head+"/stat"), 0o700); err != nil || sysfs.Written(tree, head) < sysfs.Uncounted {
+		t.Errorf("a counter that cannot be read counts as no writes: %v", err)
+	}
 }

@@ -22,34 +22,22 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the disk
 // appeared (Documentation/block/stat.rst). The kernel does not count passthrough commands. With native multipathing, kernels before
 // Linux 6.4 count writes only for the paths to an NVMe disk. If the kernel does not count writes, the result is at least
-// [Uncounted]. If it cannot be read, the result is 0.
+// [Uncounted].
 func Written(t *Tree, sysPath string) (sectors uint64) {
-	if sectors = written(t, sysPath); sectors == 0 && t.Link(path.Dir(sysPath), "subsystem") == nvmeSubsystemClass {
-		for _, controller := range t.NVMeControllers(sysPath) {
-			for _, disk := range children(t, controller, "block") {
-				if isPath(t, disk, sysPath) {
-					sectors += written(t, disk)
-				}
-			}
-		}
-	}
-	return sectors
-}
-
-// Uncounted is added to the result of [Written] for each block device whose attribute queue/iostats is 0. No disk has so many
-// sectors written.
-const Uncounted = 1 << 60
-
-func written(t *Tree, sysPath string) (sectors uint64) {
 	if counts, err := t.Attr(sysPath, "queue/iostats"); err == nil && counts == "0" {
 		return Uncounted
 	}
-	text, _ := t.Attr(sysPath, "stat")
+	text, err := t.Attr(sysPath, "stat")
+	if err != nil && !errors.Is(err, ErrGone) {
+		return Uncounted
+	}
 	fields := strings.Fields(text)
 	for _, i := range [...]int{6, 13} { // sectors written, sectors discarded
 		if i < len(fields) {
@@ -57,8 +45,21 @@ func written(t *Tree, sysPath string) (sectors uint64) {
 			sectors += n
 		}
 	}
+	if sectors == 0 && t.Link(path.Dir(sysPath), "subsystem") == nvmeSubsystemClass {
+		for _, controller := range t.NVMeControllers(sysPath) {
+			for _, disk := range children(t, controller, "block") {
+				if isPath(t, disk, sysPath) {
+					sectors += Written(t, disk)
+				}
+			}
+		}
+	}
 	return sectors
 }
+
+// Uncounted is added to the result of [Written] for each block device whose attribute queue/iostats is 0, or whose attribute stat
+// cannot be read. No disk has so many sectors written.
+const Uncounted = 1 << 60
 
 // IsPartition reports whether the block device at sysPath is a partition.
 func (t *Tree) IsPartition(sysPath string) bool { return t.Present(sysPath + "/partition") }
@@ -107,6 +108,17 @@ func undetermined(d Disk, question string, err error) error {
 func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {
 		return undetermined(d, "used", d.err)
+	}
+	dirs := []string{"/sys/block", "/sys/class/block", "/sys/devices/virtual/block", "/sys/fs/btrfs"}
+	for _, n := range d.Nodes {
+		dirs = append(dirs, n.SysPath, n.SysPath+"/holders")
+	}
+	for _, dir := range dirs { // [Tree.Names] ignores errors
+		fd, err := unix.Open(t.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil && err != unix.ENOENT {
+			return undetermined(d, "used", readError(dir, err))
+		}
+		_ = unix.Close(fd)
 	}
 	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports, checkBackingFiles} {
 		if err := check(t, d); err != nil {

@@ -65,6 +65,7 @@ func TestInUse(t *testing.T) {
 		{"a second device of btrfs", map[string]string{"/sys/fs/btrfs/u/devices/nvme3n2p1": ""}, "nvme3n2p1 is part of the mounted btrfs u", false},
 		{"below a loop device", map[string]string{"/sys/class/block/loop3/loop/backing_file": "/dev/nvme3n2\n"}, "nvme3n2 is the backing file of loop3", false},
 		{"below zram", map[string]string{"/sys/class/block/zram0/backing_dev": "/dev/nvme3n2\n"}, "nvme3n2 is the backing file of zram0", false},
+		{"disks cannot be listed", map[string]string{"/sys/devices/virtual/block": "x"}, "cannot determine whether nvme3n2 is used: read /sys/devices/virtual/block: not a directory", false},
 		{"zram without", map[string]string{"/sys/class/block/zram0/backing_dev": "none\n"}, "", false},
 		{"swaps cannot be read", map[string]string{"/proc/swaps/x": ""}, "cannot determine whether nvme3n2 is swapped to: read /proc/swaps: is a directory", false},
 		{"mounts of process 1 cannot be read", map[string]string{"/proc/1/mountinfo/x": ""}, "cannot determine whether nvme3n2 is mounted: read /proc/1/mountinfo: is a directory", false},

@@ -125,6 +125,9 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		scrub = j.policy.Reset.Scrub
 	}
 	print, err := t.Host.Touch.Print(ctx, *j.Target)
+	if print == "" { // metalplug could not notice later writes
+		err = cmp.Or(err, errors.New("the content of the disk cannot be read now"))
+	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
 	}
@@ -199,7 +202,7 @@ func (j *job) eraseNow(ctx context.Context) error {
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
 			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)
 		}
-		j.outcome.Foreign = errors.Is(err, device.ErrForeign)
+		j.outcome.Foreign = errors.Is(err, device.ErrForeign) || j.outcome.Touched && j.outcome.Fingerprint == ""
 	}
 	return err
 }

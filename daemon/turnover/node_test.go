@@ -42,6 +42,7 @@ type node struct {
 	*helpers
 	machine   *udevtest.Machine
 	devices   map[string]string // recordings by name
+	stats     map[string]string // the kernel's counters of the disks that were written to, by name
 	mounts    string
 	boot      string
 	state     string   // the state directory
@@ -62,7 +63,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	n := &node{
-		t: t, helpers: newHelpers(), devices: make(map[string]string), given: make(map[string]string), boot: "1", state: t.TempDir(),
+		t: t, helpers: newHelpers(), devices: make(map[string]string), stats: make(map[string]string), given: make(map[string]string), boot: "1", state: t.TempDir(),
 		resources: []string{diskResource}, errs: make(chan error, 16),
 	}
 	_ = n.setCare("")
@@ -76,7 +77,7 @@ func newNode(t *testing.T) *node {
 func (n *node) text() string {
 	text := fmt.Sprintf("F: /proc/self/mountinfo=%s\nF: /proc/sys/kernel/random/boot_id=%s\n\n", n.mounts, n.boot)
 	for _, name := range slices.Sorted(maps.Keys(n.devices)) {
-		text += n.devices[name]
+		text += strings.Replace(n.devices[name], "A: size", n.stats[name]+"A: size", 1)
 	}
 	return text
 }
@@ -142,7 +143,9 @@ func (n *node) wrote(name, sectors string) {
 		at = "/sys" + pathOf(name[:end]) + "/nvme/" + name[:end] + "/" + name
 	}
 	if _, err := os.Stat(n.machine.Root() + at); err == nil {
-		n.machine.SetAttr(at, "stat", fmt.Sprintf("9 0 72 1 %[1]s 0 %[1]s 1 0 2 2 0 0 0 0 0 0", sectors))
+		stat := fmt.Sprintf("9 0 72 1 %[1]s 0 %[1]s 1 0 2 2 0 0 0 0 0 0", sectors)
+		n.machine.SetAttr(at, "stat", stat)
+		n.stats[strings.TrimSuffix(name, "n1")] = "A: stat=" + stat + "\n"
 	}
 }
 

@@ -304,6 +304,9 @@ func (n *node) plug(apply func()) verb {
 			key, value, _ := strings.Cut(word, "=")
 			is[key] = value
 		}
+		if is["seq"] != "" && is["seq"] != "none" { // the disk appears again
+			delete(n.stats, name)
+		}
 		recording, err := recordingOf(name, is)
 		n.devices[name] = recording
 		apply()

@@ -17,9 +17,7 @@ import (
 
 // touch asks the helper to do the given work on the device with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
-	w := device.Work{
-		Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
-	}
+	w := device.Work{Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand}
 	if todo.Reset {
 		w.Method = j.method(todo.ByHand && !todo.Erase)
 	}

@@ -3,6 +3,7 @@
 package recording
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,10 +104,7 @@ func TestAttributesThatAreLeftAlone(t *testing.T) {
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
 		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), mode); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), mode)); err != nil {
 			t.Fatal(err)
 		}
 	}

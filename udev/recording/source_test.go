@@ -70,10 +70,7 @@ func (o *opened) save(t *testing.T, text string) {
 // replace writes a new file and renames it, as other editors do.
 func (o *opened) replace(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(o.file+"~", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(o.file+"~", o.file); err != nil {
+	if err := errors.Join(os.WriteFile(o.file+"~", []byte(text), 0o600), os.Rename(o.file+"~", o.file)); err != nil {
 		t.Fatal(err)
 	}
 }
