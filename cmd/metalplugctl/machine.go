@@ -25,11 +25,6 @@ type machine struct {
 	number func(node string) (kind string, number string, ok bool) // returns "char" or "block", and the MAJOR:MINOR of a node
 }
 
-// thisMachine returns the node that the program runs on.
-func thisMachine() machine {
-	return machine{uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
-}
-
 // path returns the path of a file on the node.
 func (m machine) path(name string) string { return filepath.Join(m.root, name) }
 

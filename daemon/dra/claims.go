@@ -22,12 +22,12 @@ import (
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	// The last state may be slightly out of date. An old state does no harm, because metalplugd checks each device when it prepares
 	// the claim.
-	now, err := *d.state.Load(), error(nil)
-	if now.devices == nil {
-		now, err = d.fetch(ctx)
-	}
-	if err != nil {
-		return nil, err
+	now := *d.state.Load()
+	if now.devices == nil { // before the first answer of metalplugd
+		var err error
+		if now, err = d.fetch(ctx); err != nil {
+			return nil, err
+		}
 	}
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var all sync.WaitGroup

@@ -15,15 +15,15 @@ import (
 
 // number returns the number of the device node, for example "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {
-	if e.sighting == nil || e.device.Udev == nil {
-		return ""
-	}
 	u := e.device.Udev
-	major, minor := u.Properties.Value("MAJOR"), u.Properties.Value("MINOR")
-	if major == "" || minor == "" {
+	if e.sighting == nil || u == nil || u.Properties.Value("MAJOR") == "" {
 		return ""
 	}
-	return map[bool]string{true: "block ", false: "char "}[u.Subsystem == "block"] + major + ":" + minor
+	kind := "char "
+	if u.Subsystem == "block" {
+		kind = "block "
+	}
+	return kind + u.Properties.Value("MAJOR") + ":" + u.Properties.Value("MINOR")
 }
 
 // noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber deletes

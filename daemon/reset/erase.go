@@ -53,8 +53,10 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 		return "", err
 	}
 	defer c.release()
-	// Without the flush, the kernel would write the cache to the disk after the erasure.
-	if err := cmp.Or(c.lock(ctx, unix.LOCK_EX), c.flush()); err != nil {
+	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
+		return "", err
+	}
+	if err := c.flush(); err != nil { // otherwise the kernel would write the cache to the disk after the erasure
 		return "", err
 	}
 	now, err := t.examineAgain(ctx, c, before)

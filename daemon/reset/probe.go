@@ -3,7 +3,6 @@
 package reset
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -29,7 +28,10 @@ func (t *task) probe(ctx context.Context) error {
 			return errorf(Running, "a sanitize operation on %s is in progress (%d %%): nothing can be read", c.Name(), s.percent())
 		}
 	}
-	if err := cmp.Or(c.checkNotShared(), t.checkUnused(c.Disk)); err != nil || t.Do == Look {
+	if err := c.checkNotShared(); err != nil {
+		return err
+	}
+	if err := t.checkUnused(c.Disk); err != nil || t.Do == Look {
 		return err
 	}
 	if err := c.lock(ctx, unix.LOCK_SH); err != nil {

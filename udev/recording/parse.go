@@ -147,7 +147,7 @@ func (p *parser) parseAttr(text string, decode func(string) (string, error)) err
 }
 
 func (p *parser) parseLink(text string) error {
-	if isNumber(strings.TrimPrefix(text, "-")) {
+	if _, err := strconv.Atoi(text); err == nil {
 		return nil // the line contains a link priority from udevadm
 	}
 	name, target, err := cutPair(text)
@@ -215,11 +215,6 @@ func unescape(text string) (string, error) {
 		b.WriteByte(byte(char))
 		text = rest
 	}
-}
-
-func isNumber(text string) bool {
-	_, err := strconv.ParseUint(text, 10, 32)
-	return err == nil
 }
 
 // quoteShort quotes an unexpected text, and shortens it so that it fits on one line of a log.
