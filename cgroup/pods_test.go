@@ -109,25 +109,3 @@ func (r root) move(pid int, cgroup string) {
 		need.Lacks(r.T, "root", "no process can be moved into %s: %v", dir, err)
 	}
 }
-
-// TestHoldersInARealCgroup reads a process that is in the cgroup of a container.
-func TestHoldersInARealCgroup(t *testing.T) {
-	needsRoot(t)
-	for kind, newRoot := range roots {
-		if kind == "plain" {
-			continue
-		}
-		t.Run(kind, func(t *testing.T) {
-			r := newRoot(t)
-			r.do("+kubepods", "+kubepods/pod"+uid, "+kubepods/pod"+uid+"/crio-"+id1, "+kubepods/pod"+uid+"/crio-"+id1+"/container")
-			pid, _ := child(t, "open", "/dev/full")
-			r.move(pid, "kubepods/pod"+uid+"/crio-"+id1+"/container")
-			defer r.move(pid, "")
-			got, err := cgroup.Holders(processes(t, pid), []cgroup.Number{full}, 0)
-			want := []cgroup.Holder{{PID: pid, Comm: commOf(t), Number: full, PodUID: uid}}
-			if err != nil || !slices.Equal(leaders(got.Holders, pid), want) {
-				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
-			}
-		})
-	}
-}
