@@ -52,6 +52,9 @@ func (b *Book) Get(d Disk) *Evidence {
 	return nil
 }
 
+// Proves reports whether the evidence about a disk is complete and valid.
+func (b *Book) Proves(d Disk) bool { return b.Get(d).Proves(b.Presence(d)) }
+
 // Set records evidence about a disk that the book can identify, see [Book.Knows].
 func (b *Book) Set(d Disk, v Evidence) { b.records[b.key(d)] = &v }
 

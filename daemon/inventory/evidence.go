@@ -60,7 +60,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 		e.work.recheck = false
 	}
 	seen := evidence.Seen{
-		Presence: l.evidence.Presence(e.Disk), SameBoot: l.evidence.SameBoot(v.Of), Size: s.Size, Written: s.Written, Held: e.lease.Held(),
+		Presence: l.evidence.Presence(e.Disk), SameBoot: l.evidence.SameBoot(v.Of), Size: s.Size, Written: s.Written, Held: e.lease.Held() && e.lease.Hold != lease.Due,
 	}
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()

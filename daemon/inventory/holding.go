@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -207,11 +208,13 @@ func (l *leases) started(e *entry, event lease.Event) {
 }
 
 // ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
-// device must be a disk, and no other disk may report the same medium. The resource of the disk must offer neither disks with the
-// host's data nor one disk to several tenants.
+// device must be a disk that was proven to be unused before, and no other disk may report the same medium. The resource of the
+// disk must offer neither disks with the host's data nor one disk to several tenants.
 func (l *leases) ownsContent(e *entry) bool {
-	rule := l.rule(e.resource)
-	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium)
+	rule, disk := l.rule(e.resource), e.Disk
+	disk.Appearance = cmp.Or(e.work.provenDiskseq, disk.Appearance)
+	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium) &&
+		(l.Host.Touch.Survey == nil || l.evidence.Proves(disk))
 }
 
 // heldAsShares reports whether pods hold a device under the IDs of its shares.
@@ -245,7 +248,7 @@ func (a *allocations) free(e *entry) {
 	f := a.facts(e)
 	// A device stays in the list if nothing but the search for processes that have it open is pending. Otherwise the device would
 	// leave the list and come back immediately. In between, the kubelet might allocate it from the older list.
-	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
+	waits := e.sighting != nil && (f.Uncleared() || f.Exposed() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
 	case f.Parting():

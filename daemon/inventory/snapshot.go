@@ -32,6 +32,8 @@ type Status struct {
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused. If there is no such proof yet, Evidence shows how much of the disk was read so far.
 	Evidence evidence.Evidence
+	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence.
+	Proven bool
 	// Unrecorded means that no pod holds the cordoned disk, but that metalplug has not recorded yet what the last pod has left.
 	Unrecorded bool
 	Moved      bool    // whether the device's pod got node paths that no longer belong to the device

@@ -100,5 +100,5 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
 	s.Unrecorded = s.Cordon != nil && e.lease.Residue && !e.lease.Held() && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
-	s.Init, s.Todo = f.Init(), f.Todo()
+	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), !f.Disk.Surveyed || !s.Target.IsDisk() || l.evidence.Proves(e.Disk)
 }

@@ -257,7 +257,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	case lease.Start:
 		// If the disk was not erased, its content still belongs to the same tenant.
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
-		event.Residue = !other && (again && e.lease.Residue || !again && l.ownsContent(e))
+		event.Residue = !other && (e.lease.Residue && (again || event.Given) || !again && l.ownsContent(e))
 		e.Claims = e.Claims.Started(o.Tenants)
 		l.started(e, event)
 		l.closeAllocate(e)

@@ -26,7 +26,7 @@ type explorer struct {
 	current world
 	fair    bool // the current step needs neither a crash nor a hardware change
 	asked   map[question]bool
-	calm    bool // true means without crashes, hardware changes, failures and the operator
+	calm    bool // true means without crashes, replaced disks, failures and the operator
 	broken  string
 }
 
@@ -152,7 +152,13 @@ func (x *explorer) halfErase(w *world, byHand bool) {
 // visit takes all possible steps from a world.
 func (x *explorer) visit(w world) {
 	x.current = w
-	if x.fair = false; !x.calm {
+	x.fair = false
+	if l := w.mem.lease(); x.rule.Disk && !w.down && w.phase == idle && (!l.Held() || l.Hold == lease.Due) && !l.Used && !l.Residue && l.Failure == "" {
+		n := w // the host writes to a disk that has no known data of a tenant
+		n.on, n.written, n.writtenFile = foreign, true, true
+		x.to(n)
+	}
+	if !x.calm {
 		x.hardware(w)
 		x.crashes(w)
 	}
@@ -172,12 +178,7 @@ func (x *explorer) hardware(w world) {
 	if !x.rule.Disk {
 		return
 	}
-	n := w // the host writes to a disk that has no known data of a tenant
-	if l := w.mem.lease(); !w.down && w.phase == idle && !l.Held() && !l.Used && !l.Residue && l.Failure == "" {
-		n.on, n.written, n.writtenFile = foreign, true, true
-		x.to(n)
-	}
-	n = w // the disk is plugged in again
+	n := w // the disk is plugged in again
 	n.stale, n.staleFile, n.moved, n.opens = true, true, w.phase != idle, false
 	x.to(n)
 	n.on = foreign // the disk was in another machine in between
@@ -495,7 +496,11 @@ func (x *explorer) asks(w world) {
 		n.proof, n.adopted = true, false
 		x.apply(&n, lease.Event{Name: lease.Erased})
 		n.save()
-	case work.Content == lease.Blank && w.on != blank:
+	case work.Content == lease.Unused && !w.proof: // the worker does not ask the helper
+		x.finish(&n, lease.Event{Name: lease.Refused})
+		x.to(n)
+		return
+	case work.Content == lease.Blank && w.on != blank, work.Content == lease.Unused && w.written: // the helper may miss data
 		x.apply(&n, lease.Event{Name: lease.Changed})
 		x.finish(&n, lease.Event{Name: lease.Refused})
 		x.to(n)
@@ -606,7 +611,7 @@ func (x *explorer) ways() {
 	var todo []int32
 	for n, w := range x.queue {
 		state := w.mem.lease().State
-		waits := x.rule.Disk && !x.rule.Scrubs && state == lease.Unproven // only the operator can continue
+		waits := x.rule.Disk && (!x.rule.Scrubs || w.on == foreign) && state == lease.Unproven // only the operator can continue
 		if !w.down && w.phase == idle && (state == lease.Free || waits) {
 			reached[n] = true
 			todo = append(todo, int32(n))

@@ -19,6 +19,7 @@ type Content string
 const (
 	AnyContent Content = ""
 	Blank      Content = "blank"
+	Unused     Content = "unused"      // blank, with evidence, because the helper's check reads only a sample
 	OfTenant   Content = "of a tenant" // the tenant's data; it remains if the work does not erase it
 )
 
@@ -42,6 +43,11 @@ func (l Lease) Behind(tenants []string) bool {
 // since the kubelet gave them the device. First also returns true if one of the tenants has not had a container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
+// New reports whether none of these tenants has had a container yet. The other tenants of the device have ended.
+func (l Lease) New(tenants []string) bool {
+	return !slices.ContainsFunc(tenants, func(uid string) bool { return slices.Contains(l.Tenants, uid) })
+}
+
 // startedFor reports whether a container was started for each of these tenants.
 func (l Lease) startedFor(tenants []string) bool {
 	return !slices.ContainsFunc(tenants, func(uid string) bool { return !slices.Contains(l.Tenants, uid) })
@@ -60,6 +66,8 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant
+	case first:
+		w.Content = Unused
 	default:
 		w.Content = Blank
 	}

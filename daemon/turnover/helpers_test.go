@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -248,7 +249,7 @@ func (h *helpers) ownersNow() (map[string][]string, error) {
 	defer h.mu.Unlock()
 	all := make(map[string][]string)
 	for id, pods := range h.owners {
-		all[id] = slices.Clone(pods)
+		all[checkpoint.Parent(id)] = append(all[checkpoint.Parent(id)], pods...)
 	}
 	return all, h.fail["owners"]
 }

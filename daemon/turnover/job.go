@@ -94,7 +94,7 @@ func (j *job) fail(err error, order lease.Order) {
 	switch {
 	case errors.Is(err, device.ErrForeign): // the lease does not fail; the next inspection shows why pods cannot get the disk
 		j.outcome = inventory.Outcome{Foreign: true}
-	case isBusy(err):
+	case isBusy(err), errors.Is(err, device.ErrUnproven):
 		j.outcome = inventory.Outcome{}
 	case errors.Is(err, device.ErrGone) && !half: // the lease does not fail; the next inspection shows whether the device is back
 		j.outcome = inventory.Outcome{Err: err}

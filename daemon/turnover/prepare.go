@@ -136,18 +136,20 @@ func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners
 }
 
 // prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare runs nothing
-// but the vendor units.
+// but the vendor units. However, no pod gets the data that an earlier pod left before a reload of the configuration.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
-	id := j.Device.ID
+	id, first, shares, fresh := j.Device.ID, j.First(owners), j.policy.sharesUse(), j.New(owners)
+	unproven := fmt.Errorf("%s: %w: the disk may contain data that is not from this pod; delete the pod", id, device.ErrUnproven)
 	switch {
-	case j.policy.sharesUse():
-		return p, j.runUnits(ctx)
-	case !j.Present:
+	case !j.Present && (fresh || !shares):
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
+	case shares && fresh && j.Target.IsDisk() && (j.Residue || !j.Proven && !j.policy.AllowInUse):
+		return p, unproven
+	case shares:
+		return p, j.runUnits(ctx)
 	case j.Behind(owners):
 		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name the pod; if this persists, delete the pod", id, ErrBusy)
 	}
-	first := j.First(owners)
 	who, err := waitForUsers(ctx, func() (users, error) {
 		if first { // no process may have the device open, including processes of the same pod
 			return j.lookForNext(ctx, owners)
@@ -163,6 +165,9 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, nil
 	}
 	w := j.Preparation(j.rule(), first, j.Same())
+	if w.Content == lease.Unused && !j.Proven {
+		return p, unproven
+	}
 	snapshot, _ := j.Inventory.Snapshot() // the operator may have cordoned the disk during the earlier checks
 	if now := snapshot.Find(id); w.Erase && now != nil && now.Cordon != nil {
 		return p, fmt.Errorf("%s: %w: the disk is cordoned; to erase the disk, run \"metalplugctl uncordon %[1]s\"", id, ErrBusy)

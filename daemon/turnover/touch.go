@@ -17,7 +17,9 @@ import (
 
 // touch asks the helper to do the given work on the device with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
-	w := device.Work{Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand}
+	w := device.Work{
+		Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank || todo.Content == lease.Unused, ByHand: todo.ByHand,
+	}
 	if todo.Reset {
 		w.Method = j.method(todo.ByHand && !todo.Erase)
 	}
@@ -41,11 +43,8 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
 	}
 	target := *j.Target
-	target.Fingerprint = j.Fingerprint
+	target.Fingerprint, target.Written = j.Fingerprint, j.Written
 	target.Pods, _ = j.Pods()
-	if w.Scrub != "" {
-		target.Written = j.Written
-	}
 	if w.ByHand && j.Evidence.Scrub == "" {
 		target.Fingerprint = "" // the order applies to any content
 	}
