@@ -121,7 +121,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
 			err = errors.New("systemd passed no kernel log, because OpenFile= requires systemd 253")
 		}
-		d.Log.Warn("kernel log not read", "err", fmt.Errorf("faults that drivers only log, such as an Xid, are not detected: %w", err))
+		d.Log.Warn("kernel log not read", "err", fmt.Errorf("faults in drivers' log messages, such as an Xid, are not detected: %w", err))
 	}
 	if !s.Running() {
 		d.Log.Warn("udevd is not running", "reason", "no hotplug events arrive, so metalplugd enumerates all devices every few seconds")

@@ -140,7 +140,7 @@ func (d *doctor) runCheck(c check) {
 	case d.status != nil && d.status.Preview && !c.daemon && c.name != "daemon":
 		d.skip("run doctor without --socket and METALPLUG_SOCKET", "the socket belongs to a preview, not to the daemon of this node")
 	case c.daemon && d.status == nil:
-		d.skip("see the findings about the daemon above", "the daemon does not answer")
+		d.skip("see the findings about the daemon above", "this check needs an answer from the daemon")
 	case c.hardware && d.status != nil && strings.HasPrefix(d.status.Source, "recording:"):
 		d.skip("run doctor on the machine that was recorded", "the hardware is simulated from a recording")
 	default:

@@ -158,7 +158,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		d.fail("stop the kubelet, move the file away, and start the kubelet; the kubelet then admits its pods again", "%v", err)
 		return ""
 	case d.status == nil:
-		d.skip("see the findings about the daemon above", "the daemon does not answer")
+		d.skip("see the findings about the daemon above", "this check needs an answer from the daemon")
 		return ""
 	}
 	for _, g := range given {

@@ -99,7 +99,7 @@ func TestDoctor(t *testing.T) {
 		"withheld": func(f *fixture) {
 			missing := api.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 creates it"}
 			f.devices = append(f.devices, missing, missing, // doctor prints one finding for each reason, and none for disks in use by the host
-				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator configures it
+				api.Device{Class: "nvme", Reason: "no resource matches the device"}, // the operator named other disks
 				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
 				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
 				api.Device{Class: "gpu", Reason: "a display adapter with driver ast, not a GPU"})

@@ -73,11 +73,11 @@ func complaint(v api.Device) (level, text string) {
 	return "", ""
 }
 
-// isWithheld reports whether an operator could make the device available. isWithheld returns false for a disk without a
-// configured resource, because such disks are normal after the installation.
+// isWithheld reports whether an operator could make the device available. Disks without a resource are not withheld,
+// because most nodes have disks that are not for pods.
 func isWithheld(v api.Device) bool {
 	if strings.HasPrefix(v.Reason, unproven) { // in other cases, metalplug is still reading the disk
 		return strings.Contains(v.Reason, "erases and offers the disk")
 	}
-	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")
+	return strings.HasPrefix(v.Reason, noResource) && v.Class != device.NVMeName
 }
