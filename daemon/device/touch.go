@@ -165,6 +165,8 @@ type Report struct {
 	Size    int64  `json:"size,omitempty"`   // size of the disk in bytes, or 0 if unknown
 	Read    int64  `json:"read,omitempty"`   // all bytes before this offset are blank; only for [Touch].Survey
 	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified the erasure
+	// Written is the value of [Sighting].Written right after the erasure. The helper then still has the disk open exclusively.
+	Written uint64 `json:"written,omitempty"`
 	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. Appearance is empty if the disk may have been
 	// replaced, or if the kernel does not number disks.
 	Appearance string `json:"appearance,omitempty"`

@@ -93,7 +93,7 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case v.Scrub != "" && !s.SameBoot: // the kernel starts diskseq at 1 again in each boot, so the helper compares the content
 		v.Of = s.Presence
 	default:
-		return v, "the disk was plugged in again before its erasure was confirmed"
+		return v, "the disk was plugged in again during the work on it, or before its erasure was confirmed"
 	}
 	switch {
 	case s.Size > 0 && v.Size == 0:

@@ -33,8 +33,8 @@ func TestWeigh(t *testing.T) {
 		{"mounted", blank, func(s *evidence.Seen) { s.HostUse = "it is mounted" }, "it is mounted", false},
 		{"with data", blank, func(s *evidence.Seen) { s.Data = "ext4" }, "ext4", false},
 		{"erased", erased, func(*evidence.Seen) {}, "", true},
-		{"erased, and another is in its place", erased, func(s *evidence.Seen) { s.Presence = there }, "the disk was plugged in again before its erasure was confirmed", false},
-		{"adopted, and another is in its place", adopted, func(s *evidence.Seen) { s.SameBoot = true }, "the disk was plugged in again before its erasure was confirmed", false},
+		{"erased, and another is in its place", erased, func(s *evidence.Seen) { s.Presence = there }, "the disk was plugged in again during the work on it, or before its erasure was confirmed", false},
+		{"adopted, and another is in its place", adopted, func(s *evidence.Seen) { s.SameBoot = true }, "the disk was plugged in again during the work on it, or before its erasure was confirmed", false},
 		{"adopted in an earlier boot", adopted, func(s *evidence.Seen) { s.Data = "ext4" }, "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

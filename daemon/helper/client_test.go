@@ -106,7 +106,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 	asked := reset.Request{Target: target}
 	asked.Disk, asked.Sole = false, false // a request does not contain them
 	answered := device.Report{
-		Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so",
+		Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Written: 7, Appearance: "8", Claimed: true, Done: "done so",
 		Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 	}
 	spared := target

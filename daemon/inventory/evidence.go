@@ -118,14 +118,13 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 func (l *leases) erased(e *entry, p device.Report) {
 	// The helper erases a disk only if no process has it open, so no separate check is needed.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
-	v := evidence.Evidence{Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Asked: presence}
+	v := evidence.Evidence{
+		Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Of: presence, In: presence, Written: p.Written, Asked: presence,
+	}
 	if before := l.evidence.Get(e.Disk); before != nil && before.Kind == evidence.Adopted {
 		v.Kind = evidence.Adopted
 	}
-	if p.Appearance != e.Appearance {
-		v.Of = presence
-	}
-	e.Fingerprint, e.seenFingerprint = "", ""
+	e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{presence, p.Written}
 	_ = l.apply(e, lease.Event{Name: lease.Erased})
 	l.setEvidence(e, v)
 }

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -182,12 +183,12 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := &e.work
 	w.phase, w.reason, w.diskBefore, w.provenDiskseq, w.givenSince = working, reason, e.Disk, "", false
-	// The state file must not contain these facts during the work, because metalplugd may end before it records the
-	// outcome.
-	if v := l.evidence.Get(e.Disk); e.Fingerprint != "" || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
-		l.saveSoon(e)
+	// If the work makes the disk appear again, the kernel counts writes from 0. The evidence must then end, even if metalplugd
+	// crashes during the work.
+	if v := l.evidence.Get(e.Disk); v != nil && v.Scrub == "" {
+		v.Of = cmp.Or(v.Of, l.evidence.Presence(e.Disk))
 	}
-	l.changed(e)
+	l.saveSoon(e) // the state file must not contain some facts during the work, see [loop.record] and [evidence.Book.Saved]
 }
 
 // Prepared records a partial result while the work continues. To wait until the result is saved, call [Inventory.Kept].
@@ -221,15 +222,9 @@ func (l *loop) worked(e *entry, o Outcome) {
 	w := &e.work
 	other := w.other(e.Disk) // whether another disk may have replaced the disk that was worked on
 	w.phase, w.reason = afterWork, ""
-	v := l.evidence.Get(e.Disk)
-	did := o.Event != "" && o.Event != lease.Refused
-	if did || o.Foreign { // the work may have written to the disk
-		if e.Wrote = (wrote{}); v != nil {
-			v.In = ""
-		}
-	}
 	if o.Touched {
-		if e.Fingerprint, e.seenFingerprint = "", ""; v != nil {
+		e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{}
+		if v := l.evidence.Get(e.Disk); v != nil {
 			v.Fingerprint = o.Fingerprint
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // erasure is a method for erasing a disk that is open exclusively.
@@ -86,6 +88,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if done, err = e.run(ctx, c, had); err != nil {
 		return "", err
 	}
+	t.answer.Written = sysfs.Written(&t.Tree, c.sysPath) // metalplugd notices later writes by this number
 	seen, err := t.verifyErasure(ctx, c, had)
 	if err != nil {
 		return done, err

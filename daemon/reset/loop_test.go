@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -144,7 +145,9 @@ func TestLoopIsErased(t *testing.T) {
 			l := newLoop(t)
 			r := l.request(reset.Prepare, method)
 			r.Tenant = true
-			if got, want := l.do(t, r), (reset.Answer{Result: reset.OK, Report: device.Report{Done: done, Size: loopSize, Erased: true, Appearance: l.seq}}); !reflect.DeepEqual(got, want) {
+			got, tree := l.do(t, r), sysfs.At("")
+			written := sysfs.Written(&tree, l.sysPath) // no process has written to the disk since the erasure
+			if want := (reset.Answer{Result: reset.OK, Report: device.Report{Done: done, Size: loopSize, Erased: true, Written: written, Appearance: l.seq}}); !reflect.DeepEqual(got, want) {
 				t.Fatalf("answer is %+v\nwant %+v", got, want)
 			}
 			if b := l.content(t); bytes.Count(b, []byte{0}) != loopSize {
@@ -154,7 +157,7 @@ func TestLoopIsErased(t *testing.T) {
 			if again.Result != reset.OK || !strings.HasSuffix(again.Done, "; the disk was blank, all read as zeroes") {
 				t.Errorf("the second answer is %+v", again)
 			}
-			got := l.do(t, l.request(reset.Probe, ""))
+			got = l.do(t, l.request(reset.Probe, ""))
 			if !device.LooksBlank(got.Fingerprint) {
 				t.Errorf("the fingerprint of the erased disk is %q", got.Fingerprint)
 			}

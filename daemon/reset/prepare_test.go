@@ -131,7 +131,8 @@ func TestKeptIsNotErased(t *testing.T) {
 	for name, change := range map[string]func(n *fakeNode){"ext4": func(n *fakeNode) { n.ext4() }, "noise": func(n *fakeNode) { n.noiseAt(1<<20, 1<<20) }} {
 		m, n := oneNVMe(t)
 		change(n)
-		if got := m.full(eraseOf0("zero")); got.Result != OK || !got.Erased || got.Appearance != "9" || !n.blank() {
+		m.files(map[string]string{disk0 + "/stat": "0 0 0 0 0 0 8\n"})
+		if got := m.full(eraseOf0("zero")); got.Result != OK || !got.Erased || got.Appearance != "9" || got.Written != 8 || !n.blank() {
 			t.Errorf("%s of a pod: %+v", name, got)
 		}
 	}

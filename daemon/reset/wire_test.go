@@ -82,7 +82,7 @@ func TestAnswerOnTheWire(t *testing.T) {
 	a := reset.Answer{
 		Result: reset.Running,
 		Detail: "ask again",
-		Report: device.Report{Content: "ext4", Fingerprint: "ab:cd", Claimed: true, Done: "much", Smart: device.Smart{Known: true, Warning: 4, Used: 101, Spare: 99, Temperature: -5, MediaErrors: 1 << 63}, Size: 8192, Read: 4096, Erased: true, Appearance: "9"},
+		Report: device.Report{Content: "ext4", Fingerprint: "ab:cd", Claimed: true, Done: "much", Smart: device.Smart{Known: true, Warning: 4, Used: 101, Spare: 99, Temperature: -5, MediaErrors: 1 << 63}, Size: 8192, Read: 4096, Erased: true, Written: 7, Appearance: "9"},
 	}
 	got, err := exchange.Decode[reset.Answer](a.Encode())
 	if err != nil || !reflect.DeepEqual(got, a) {

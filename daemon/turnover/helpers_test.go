@@ -222,7 +222,8 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.content[name], h.hidden[name] = "", 0
-	p.Done, p.Erased, p.Size = "erased", h.fail["verify"] == nil, h.size
+	tree := sysfs.At(h.root())
+	p.Done, p.Erased, p.Size, p.Written = "erased", h.fail["verify"] == nil, h.size, sysfs.Written(&tree, t.SysPath)
 	if h.fail["medium"] != nil {
 		p.Appearance = ""
 	}

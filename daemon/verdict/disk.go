@@ -44,11 +44,12 @@ func (f *Facts) holdersChecked() bool {
 
 func (f *Facts) proven() bool { return f.Complete() && f.holdersChecked() }
 
-// Readable reports whether metalplug must read a disk to get evidence.
+// Readable reports whether metalplug must read a disk to get evidence. If work on an offered disk has failed, metalplug first
+// repeats the work.
 func (f *Facts) Readable() bool {
 	v := f.Disk.Evidence
 	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && f.Disk.Presence != "" && !f.Spared() &&
-		(v == nil || v.Kind == "") && f.Lease.Failure == ""
+		(v == nil || v.Kind == "") && (f.Lease.Failure == "" || !f.Offered)
 }
 
 // diskTodo returns the work that is needed to complete the evidence about a disk.
