@@ -46,9 +46,14 @@ const (
 	// initialBackoff and maxBackoff are the limits for the time between two attempts to list the ResourceSlices or to write one.
 	initialBackoff = 5 * time.Millisecond
 	maxBackoff     = 10 * time.Second
+	// listLimit is how long the API server may take to list the ResourceSlices before the driver reports a problem.
+	listLimit = 10 * time.Second
 	// retryInterval is the time between two attempts to reach metalplugd.
 	retryInterval = 500 * time.Millisecond
 )
+
+// noList is the reason for the operator while the library waits for the list of ResourceSlices.
+const noList = "the ResourceSlices are not written: the API server does not list them"
 
 // Options configures the driver. Every field except Listen must be set.
 type Options struct {
@@ -210,12 +215,14 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 
 // control starts the controller that writes the ResourceSlices. The controller reads the UID of the Node when it starts. control
 // blocks until the API server has listed the slices of the node, or ctx ends. The library repeats a failed list without an error,
-// so control first lists the slices itself. control returns an error if this list fails or takes longer than 10 s.
+// so control first lists the slices itself. control returns an error if this list fails or takes longer than listLimit. If the
+// library's list takes longer, control reports the problem, and the library continues.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
-	own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + d.Node, ResourceVersion: "0", TimeoutSeconds: new(int64(10))}
+	own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + d.Node, ResourceVersion: "0", TimeoutSeconds: new(int64(listLimit.Seconds()))}
 	if _, err := d.Kube.ResourceV1().ResourceSlices().List(ctx, own); err != nil {
 		return nil, err
 	}
+	defer time.AfterFunc(listLimit, func() { d.Log.Warn("resource slices not written", "reason", noList); d.Note(noList) }).Stop()
 	return resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: DriverName, KubeClient: d.Kube, Resources: resources,
 		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node},
@@ -260,12 +267,11 @@ func (d *driver) checkSharing(ctx context.Context, last sharing) sharing {
 	} else if err != nil {
 		return sharing{problem: err.Error()}
 	}
-	answer := sharing{current: true, known: true}
 	if stored.Spec.Devices[0].AllowMultipleAllocations == nil {
 		d.Log.Warn("shared devices not published", "reason", api.NoSharing)
-		answer.problem = api.NoSharing
+		return sharing{current: true, known: true, problem: api.NoSharing}
 	}
-	return answer
+	return sharing{current: true, known: true}
 }
 
 // fetch gets the resources and devices from metalplugd.

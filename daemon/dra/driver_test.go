@@ -276,6 +276,28 @@ func TestSlowWatch(t *testing.T) {
 	})
 }
 
+// If the library's list of slices hangs, the operator sees the reason.
+func TestListHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 2*listLimit)
+		defer stop()
+		kube := cluster(nil)
+		kube.PrependReactor("list", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.(clienttesting.ListActionImpl).ListOptions.TimeoutSeconds == nil { // the list of the library
+				<-ctx.Done()
+			}
+			return false, nil, nil
+		})
+		d, notes := newDriver(""), make(chan string, 2)
+		d.Kube, d.Note = kube, func(problem string) { notes <- problem }
+		_, err := d.control(ctx, &resourceslice.DriverResources{})
+		notes <- "no reason"
+		if noted := <-notes; !errors.Is(err, context.DeadlineExceeded) || noted != noList {
+			t.Errorf("the operator sees %q, and the result is %v", noted, err)
+		}
+	})
+}
+
 // The kubelet reports each refusal in an event of the pod.
 func TestRefused(t *testing.T) {
 	d := daemon(t, func(string, api.Claim) (api.Prepared, *api.Refused) {
