@@ -15,7 +15,7 @@ import (
 // the stream ends.
 const healthTimeout = 24 * time.Hour
 
-// NodeWatchResources sends the kubelet the health of all devices that claims can get. NodeWatchResources sends one message
+// NodeWatchResources sends the kubelet the health of all devices that claims can get or hold. NodeWatchResources sends one message
 // immediately, and one after each change, until the kubelet disconnects.
 func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	for {
@@ -37,16 +37,18 @@ func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc
 // statuses maps the health of a device to the kubelet's term.
 var statuses = map[string]health.HealthStatus{"Healthy": health.HealthStatus_HEALTHY, "Unhealthy": health.HealthStatus_UNHEALTHY}
 
-// healthOf returns the health of the devices that claims can get.
+// healthOf returns the health of the devices that claims can get or hold. After serve has changed to "plugin", a claim still holds
+// its device.
 func healthOf(pool string, s state) *health.NodeWatchResourcesResponse {
 	answer := &health.NodeWatchResourcesResponse{}
-	for _, name := range slices.Sorted(maps.Keys(s.claimed)) {
-		d := s.devices[name]
-		answer.Devices = append(answer.Devices, &health.DeviceHealth{
-			Device: &health.DeviceIdentifier{PoolName: pool, DeviceName: name},
-			Health: statuses[d.Health], Message: d.Reason,
-			LastUpdatedTime: time.Now().Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout.Seconds()),
-		})
+	for _, name := range slices.Sorted(maps.Keys(s.devices)) {
+		if d := s.devices[name]; s.claimed[name] > 0 || len(d.Claims) > 0 {
+			answer.Devices = append(answer.Devices, &health.DeviceHealth{
+				Device: &health.DeviceIdentifier{PoolName: pool, DeviceName: name},
+				Health: statuses[d.Health], Message: d.Reason,
+				LastUpdatedTime: time.Now().Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout.Seconds()),
+			})
+		}
 	}
 	return answer
 }

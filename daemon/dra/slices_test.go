@@ -144,13 +144,23 @@ func TestTaints(t *testing.T) {
 	}
 }
 
+// A claim may hold a device of a resource that is no longer served through DRA. The pod still shows the health of this device.
 func TestDevicesForClaims(t *testing.T) {
 	resources := []api.Resource{{Name: "a", Serve: "dra"}, {Name: "b", Serve: "plugin"}}
 	free, held, claimed, other := api.Device{ID: "free", Resource: "a"}, api.Device{ID: "held", Resource: "a"}, api.Device{ID: "claimed", Resource: "a"}, api.Device{ID: "other", Resource: "b"}
 	held.Held, claimed.Held = true, true
 	claimed.Claims = []api.ClaimRef{{UID: "c"}}
-	s := newState(resources, []api.Device{free, held, claimed, other})
-	if !maps.Equal(s.claimed, map[string]int64{"free": 1, "claimed": 1}) || len(s.devices) != 4 {
+	kept := claimed
+	kept.ID, kept.Resource = "kept", "b"
+	s := newState(resources, []api.Device{free, held, claimed, other, kept})
+	if !maps.Equal(s.claimed, map[string]int64{"free": 1, "claimed": 1}) || len(s.devices) != 5 {
 		t.Errorf("the devices for claims are %v", s.claimed)
+	}
+	var shown []string
+	for _, d := range healthOf("n1", s).Devices {
+		shown = append(shown, d.Device.DeviceName)
+	}
+	if !slices.Equal(shown, []string{"claimed", "free", "kept"}) {
+		t.Errorf("the kubelet gets the health of %v", shown)
 	}
 }
