@@ -33,9 +33,10 @@ type claims struct {
 	*daemon
 	mu      sync.Mutex
 	working map[string]*preparation // keys are the UIDs of the claims
-	waiting sync.Map                // maps a pointer to the cancel function of each call of Prepare to the UID of its claim
-	ctx     context.Context         // context of the work, or nil while Run is not running
-	all     sync.WaitGroup
+	// calls contains a function for each call of Prepare that is in progress. The function ends the call. Each call has its own key.
+	calls map[*api.ClaimRef]context.CancelCauseFunc
+	ctx   context.Context // context of the work, or nil while Run is not running
+	all   sync.WaitGroup
 }
 
 // preparation is work in progress for a claim. The work either prepares the devices of the claim or releases them.
@@ -47,16 +48,19 @@ type preparation struct {
 	err      error        // why the work failed, or nil
 }
 
+// locked calls a function that reads or changes the fields of c.
+func (c *claims) locked(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
 // Run accepts work until ctx ends. After that, Run waits for all work to end, and returns nil.
 func (c *claims) Run(ctx context.Context, ready func()) error {
-	c.mu.Lock()
-	c.ctx = ctx
-	c.mu.Unlock()
+	c.locked(func() { c.ctx = ctx })
 	ready()
 	<-ctx.Done()
-	c.mu.Lock()
-	c.ctx = nil
-	c.mu.Unlock()
+	c.locked(func() { c.ctx = nil })
 	c.all.Wait()
 	return nil
 }
@@ -69,8 +73,8 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer time.AfterFunc(claimLimit, func() { end(control.ErrWorking) }).Stop()
-	c.waiting.Store(&end, claim.UID)
-	defer c.waiting.Delete(&end)
+	c.locked(func() { c.calls[&claim] = end })
+	defer c.locked(func() { delete(c.calls, &claim) })
 	var ids []string
 	for _, r := range ask.Requests {
 		// A request with admin access does not need the device to be prepared, and leaves the device's lease as it is.
@@ -105,18 +109,17 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 // does nothing. Unprepare first ends all earlier calls of Prepare for the claim. Otherwise, a call that waits could assign a
 // device to the claim after the release.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
-	for end, of := range c.waiting.Range {
-		if of == uid {
-			(*end.(*context.CancelCauseFunc))(errors.New("the claim was released"))
+	c.locked(func() {
+		for claim, end := range c.calls {
+			if claim.UID == uid {
+				end(errors.New("the claim was released"))
+			}
 		}
-	}
+	})
 	ctx, cancel := context.WithTimeoutCause(ctx, claimLimit, control.ErrWorking)
 	defer cancel()
 	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
-		if err := c.inventory.Unclaim(ctx, uid); err != nil {
-			return p, err
-		}
-		return p, c.specs.Unclaim(uid)
+		return p, errors.Join(c.inventory.Unclaim(ctx, uid), c.specs.Unclaim(uid))
 	})
 	return err
 }
@@ -134,9 +137,7 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 			work := c.ctx
 			c.all.Go(func() {
 				w.prepared, w.err = start(work)
-				c.mu.Lock()
-				delete(c.working, uid)
-				c.mu.Unlock()
+				c.locked(func() { delete(c.working, uid) })
 				close(w.done)
 			})
 		}

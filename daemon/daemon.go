@@ -174,7 +174,7 @@ func (d *daemon) build(last time.Time) {
 	d.parked.Take(d.Sockets)
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(d.Config.Resources)
-	d.claims = &claims{daemon: d, working: make(map[string]*preparation)}
+	d.claims = &claims{daemon: d, working: make(map[string]*preparation), calls: make(map[*api.ClaimRef]context.CancelCauseFunc)}
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
 	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1), last: last}
