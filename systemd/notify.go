@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -28,8 +29,11 @@ func Reloading() error {
 // Alive reports to the watchdog of the service manager that the daemon still works.
 func Alive() error { return notify(daemon.SdNotifyWatchdog) }
 
-// Status sets the line that "systemctl status" shows.
-func Status(line string) error { return notify("STATUS=" + line) }
+// Status sets the line that "systemctl status" shows. systemd ignores a message of more than 4 KiB and a status that is not UTF-8,
+// and reads each further line as another assignment.
+func Status(line string) error {
+	return notify(fmt.Sprintf("STATUS=%.1000s", strings.ToValidUTF8(strings.ReplaceAll(line, "\n", " "), "?")))
+}
 
 // Remove makes the service manager close the copy of a descriptor that [Store] passed to it.
 func Remove(name string) error { return notify("FDSTOREREMOVE=1\nFDNAME=" + name) }

@@ -27,9 +27,12 @@ func manager(t *testing.T) *net.UnixConn {
 	return c
 }
 
+// notifyMax is the size of the service manager's buffer for a message (NOTIFY_BUFFER_MAX in systemd's src/core/manager.c).
+const notifyMax = 4096
+
 func received(t *testing.T, c *net.UnixConn) string {
 	t.Helper()
-	buf := make([]byte, 4096)
+	buf := make([]byte, notifyMax)
 	n, err := c.Read(buf)
 	if err != nil {
 		t.Fatal(err)
@@ -45,12 +48,13 @@ func TestNotify(t *testing.T) {
 		"WATCHDOG=1":      systemd.Alive,
 		"RELOADING=1\nMO": systemd.Reloading,
 		"STATUS=fine":     func() error { return systemd.Status("fine") },
+		"STATUS=a ? b ££": func() error { return systemd.Status("a \xff\nb " + strings.Repeat("£", 3000)) },
 	} {
 		if err := send(); err != nil {
 			t.Fatal(err)
 		}
-		if got := received(t, c); !strings.HasPrefix(got, want) {
-			t.Errorf("received %q, want %q", got, want)
+		if got := received(t, c); !strings.HasPrefix(got, want) || len(got) == notifyMax {
+			t.Errorf("received %d bytes, %.100q, want %q", len(got), got, want)
 		}
 	}
 }
