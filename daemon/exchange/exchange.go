@@ -28,9 +28,6 @@ const MessageSize = 64 << 10
 // [Peer].Activated, a client trusts only a socket on which systemd listens.
 var ErrForeign = errors.New("peer is not allowed")
 
-// errSize means that a message is longer than [MessageSize].
-var errSize = errors.New("message is too long")
-
 // ErrMessage means that the peer sent an invalid message.
 var ErrMessage = errors.New("malformed message")
 
@@ -108,7 +105,7 @@ func hungUp(fd, timeout int) bool {
 
 func send(fd int, message []byte) error {
 	if len(message) > MessageSize {
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errSize, len(message), MessageSize)
+		return fmt.Errorf("message is too long: %d bytes, at most %d are allowed", len(message), MessageSize)
 	}
 	return unix.Sendto(fd, message, unix.MSG_NOSIGNAL, nil)
 }
@@ -124,7 +121,7 @@ func receive(fd int) ([]byte, error) {
 	case n == 0:
 		return nil, errors.New("peer closed the connection without an answer")
 	case flags&unix.MSG_TRUNC != 0:
-		return nil, fmt.Errorf("%w: more than %d bytes", errSize, MessageSize)
+		return nil, fmt.Errorf("message is too long: more than %d bytes", MessageSize)
 	}
 	return message[:n], nil
 }
