@@ -175,7 +175,8 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, c.Name(), from, c.size, time.Since(began).Round(time.Second))
 			}
 			start := max(0, from-granule)
-			err := c.ranged(request, start, min(from+chunk, c.size)-start)
+			b := binary.NativeEndian.AppendUint64(nil, uint64(start)) // uint64_t range[2]
+			_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(min(from+chunk, c.size)-start)))
 			switch {
 			case err == nil:
 			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
@@ -186,11 +187,4 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 		}
 		return fmt.Sprintf("%s %d bytes", did, c.size), nil
 	}
-}
-
-// ranged runs an ioctl whose argument is a range, declared as uint64_t range[2].
-func (c *claim) ranged(request uintptr, from, length int64) error {
-	b := binary.NativeEndian.AppendUint64(nil, uint64(from))
-	_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))
-	return err
 }

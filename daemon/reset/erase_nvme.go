@@ -243,10 +243,6 @@ func (d drive) sanitizing() (sanitizeState, error) {
 	return d.readSanitizeState()
 }
 
-func (s sanitizeState) isDone() bool {
-	return s.status == sanitizeDone || s.status == sanitizeDoneNoFree
-}
-
 // checkSanitize checks that the controller can sanitize the drive, and that the drive has no other namespace.
 func checkSanitize(c *claim) error {
 	d := drive{c}
@@ -277,7 +273,7 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	blank := had.known && len(had.hashes) == 0
 	switch {
 	case state.status == sanitizeRunning:
-	case state.isDone() && state.erased && blank:
+	case (state.status == sanitizeDone || state.status == sanitizeDoneNoFree) && state.erased && blank:
 	default:
 		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, queryTimeout, nil); err != nil {
 			return "", commandError("sanitize "+d.Name(), err)
@@ -313,7 +309,8 @@ func (d drive) awaitSanitize(ctx context.Context) (string, error) {
 		case sanitizeHasFailed:
 			return "", errorf(Failed, "the sanitize operation on %s has failed, and the disk refuses all reads and writes: sanitize it again, or replace it", d.Name())
 		}
-		if !pause(ctx, pollEvery(time.Since(began))) {
+		// The first waits are short, because some operations end within a second.
+		if !pause(ctx, min(max(time.Since(began)/10, 50*time.Millisecond), 5*time.Second)) {
 			return "", errorf(Running, "the sanitize operation on %s is in progress (%d %%): repeat the request later", d.Name(), state.percent())
 		}
 	}
@@ -321,9 +318,3 @@ func (d drive) awaitSanitize(ctx context.Context) (string, error) {
 
 // percent returns the progress of a running sanitize operation.
 func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
-
-// pollEvery returns the time to wait before the next check of a sanitize operation. The first waits are short, because some
-// operations end within a second.
-func pollEvery(since time.Duration) time.Duration {
-	return min(max(since/10, 50*time.Millisecond), 5*time.Second)
-}

@@ -220,6 +220,9 @@ func TestErasureIsRefused(t *testing.T) {
 			m.loop(nil)
 			m.nodes["/dev/loop7"] = n
 		}, Busy, "cannot determine what is below loop7: /dev/loop7 is the node of another device: 259:0"},
+		{"loop devices that cannot be listed", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/sys/devices/virtual/block": "x"})
+		}, Busy, "cannot determine whether nvme0n1 is the backing file of a loop device: read "},
 		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "cannot determine what is below loop7"},
 		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{

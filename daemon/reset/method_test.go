@@ -39,9 +39,7 @@ func TestControllerReset(t *testing.T) {
 			Answer{Result: Foreign, Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase the disk manually: metalplugctl reset ID --scrub zero", Report: device.Report{Content: "unknown data at byte 0"}},
 			nil,
 		},
-		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
-			m.disk(secondPath, "259:4", "eui.02").fill()
-		}, Answer{Result: Refused, Detail: "nvme0n2 would also be affected, and the request does not list this disk as a disk without a pod"}, nil},
+		{"a second namespace", func(m *machine, n *fakeNode, r *Request) { m.disk(secondPath, "259:4", "eui.02").fill() }, Answer{Result: Refused, Detail: "nvme0n2 would also be affected, and the request does not list this disk as a disk without a pod"}, nil},
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill() // the reset must not affect this disk
 			r.Together = []string{secondPath}
@@ -74,9 +72,7 @@ func TestControllerReset(t *testing.T) {
 		{"no capability", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
 		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},
-		{"another node", func(m *machine, n *fakeNode, r *Request) {
-			m.nodes["/dev/nvme0"].node.number = "245:7"
-		}, Answer{Result: Refused, Detail: "/dev/nvme0 is the node of another device: 245:7, not 245:0"}, nil},
+		{"another node", func(m *machine, n *fakeNode, r *Request) { m.nodes["/dev/nvme0"].node.number = "245:7" }, Answer{Result: Refused, Detail: "/dev/nvme0 is the node of another device: 245:7, not 245:0"}, nil},
 		{"by another name", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller:x" }, Answer{Result: Refused, Detail: `invalid method "nvme-controller:x": ` + knownMethods}, nil},
 		{"by erasing", func(m *machine, n *fakeNode, r *Request) { r.Method = "zero" }, Answer{Result: Refused, Detail: `invalid method "zero": ` + knownMethods}, nil},
 		{"no port", func(m *machine, n *fakeNode, r *Request) { r.Method = "dfl-port" }, Answer{Result: Refused, Detail: "nvme0n1 is not a DFL port"}, nil},
@@ -373,9 +369,7 @@ func TestFunctionReset(t *testing.T) {
 	}{
 		{"first that works", "pci", func(m *machine, n *fakeNode, r *Request) {}, ok("flr or bus"), []string{writeReset}},
 		{"chosen", "pci:flr", func(m *machine, n *fakeNode, r *Request) {}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
-		{"by the disk", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
-			*r = resetOf0("pci:flr")
-		}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
+		{"by the disk", "pci:flr", func(m *machine, n *fakeNode, r *Request) { *r = resetOf0("pci:flr") }, ok("flr"), []string{writeFLR, writeReset, writeBack}},
 		{"by the disk, while another instance resets the function", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
 			*r = resetOf0("pci:flr")
 			m.lockElsewhere(function0)
@@ -385,6 +379,11 @@ func TestFunctionReset(t *testing.T) {
 			m.remove(controller0)
 			m.remove("/sys/block/nvme0n1")
 		}, ok("flr or bus"), []string{writeReset}},
+		{"controllers that cannot be listed", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.remove(function0 + "/nvme")
+			m.remove("/sys/block/nvme0n1")
+			m.files(map[string]string{function0 + "/nvme": "x"})
+		}, Answer{Result: Busy, Detail: "cannot determine which disks are behind " + address0 + ": read " + function0 + "/nvme: not a directory"}, nil},
 		{"before Linux 5.15", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset_method") }, ok("the kernel's choice"), []string{writeReset}},
 		{"not offered", "pci:pm", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: Unsupported, Detail: address0 + ` is reset by "flr bus", not by "pm"`}, nil},
 		{"no reset at all", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset") }, Answer{Result: Unsupported, Detail: address0 + " has no reset method"}, nil},
@@ -410,25 +409,17 @@ func TestFunctionReset(t *testing.T) {
 		{"an interface that is up", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/net/eth0/flags": "0x1003\n"})
 		}, Answer{Result: Refused, Detail: network(address0)}, nil},
-		{"an interface in another namespace", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{function0 + "/net/.": ""})
-		}, Answer{Result: Refused, Detail: network(address0)}, nil},
+		{"an interface in another namespace", "pci:flr", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{function0 + "/net/.": ""}) }, Answer{Result: Refused, Detail: network(address0)}, nil},
 		{"an interface of an auxiliary device", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/habanalabs_cn.en.0/net/.": ""})
 		}, Answer{Result: Refused, Detail: network(address0)}, nil},
-		{"an interface of another function, on the bus", "pci", func(m *machine, n *fakeNode, r *Request) {
-			m.sibling("0000:02:00.1", "net/.")
-		}, Answer{Result: Refused, Detail: network("0000:02:00.1")}, nil},
-		{"an interface of another device, on the bus", "pci:bus", func(m *machine, n *fakeNode, r *Request) {
-			m.sibling("0000:02:03.0", "virtio0/net/.")
-		}, Answer{Result: Refused, Detail: network("0000:02:03.0")}, nil},
+		{"an interface of another function, on the bus", "pci", func(m *machine, n *fakeNode, r *Request) { m.sibling("0000:02:00.1", "net/.") }, Answer{Result: Refused, Detail: network("0000:02:00.1")}, nil},
+		{"an interface of another device, on the bus", "pci:bus", func(m *machine, n *fakeNode, r *Request) { m.sibling("0000:02:03.0", "virtio0/net/.") }, Answer{Result: Refused, Detail: network("0000:02:03.0")}, nil},
 		{"an interface of another function, before Linux 5.15", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.remove(function0 + "/reset_method")
 			m.sibling("0000:02:00.1", "net/.")
 		}, Answer{Result: Refused, Detail: network("0000:02:00.1")}, nil},
-		{"an interface of another function, which is not hit", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
-			m.sibling("0000:02:00.1", "net/.")
-		}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
+		{"an interface of another function, which is not hit", "pci:flr", func(m *machine, n *fakeNode, r *Request) { m.sibling("0000:02:00.1", "net/.") }, ok("flr"), []string{writeFLR, writeReset, writeBack}},
 		{"a disk of another function", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.sibling("0000:02:00.1", "x")
 			m.disk(path.Dir(function0)+"/0000:02:00.1/nvme0n9", "259:90", "eui.90")

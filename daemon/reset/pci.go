@@ -154,15 +154,19 @@ func (f function) hasNetwork() (found bool) {
 
 // disks returns the sysfs paths of the disks behind the function.
 func (f function) disks() (disks []string, err error) {
-	for _, name := range f.Names("/sys/block") {
+	tree := f.Recording(&err)
+	for _, name := range tree.Names("/sys/block") {
 		d := f.Resolve("/sys/block/" + name)
 		if strings.HasPrefix(d, f.path+"/") && f.Uint(d, "hidden") == 0 {
 			disks = append(disks, d)
 		}
 	}
 	var controllers []string
-	for _, name := range f.Names(f.path + "/nvme") {
+	for _, name := range tree.Names(f.path + "/nvme") {
 		controllers = append(controllers, f.path+"/nvme/"+name)
+	}
+	if err != nil {
+		return nil, errorf(Busy, "cannot determine which disks are behind %s: %w", f.name(), err)
 	}
 	heads, err := f.namespacesOf(controllers)
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
@@ -249,6 +253,9 @@ func (t *task) freeFunction(f function, methods string) (letGo func(), err error
 	scope := f.scope(methods)
 	if t.Method == "vfio" { // like VFIO_DEVICE_RESET, this refuses to reset other functions (pci_reset_function)
 		scope = []function{f}
+	}
+	if len(scope) == 0 { // the bus cannot be listed
+		return nil, errorf(Busy, "cannot determine which functions a reset of %s affects", f.name())
 	}
 	var hit []string
 	for _, other := range scope {

@@ -166,12 +166,16 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 // namespacesOf returns the disks that the given controllers reach. A key-value namespace, for example, has no disk. The users of
 // such a namespace are unknown, so the error is [Refused].
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
+	tree := h.Recording(&err)
 	for _, c := range controllers {
-		found, without := h.NVMeNamespaces(c)
+		found, without := tree.NVMeNamespaces(c)
 		if len(without) > 0 {
 			return nil, errorf(Refused, "cannot determine whether %s, which has no disk, is used", path.Base(without[0]))
 		}
 		disks = append(disks, found...)
+	}
+	if err != nil {
+		return nil, errorf(Busy, "cannot determine which disks share a controller: %w", err)
 	}
 	slices.Sort(disks)
 	return slices.Compact(disks), nil

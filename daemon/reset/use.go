@@ -51,7 +51,8 @@ func (h *host) checkUnused(d sysfs.Disk) error {
 // number of its backing device.
 func (h *host) checkLoopDevices(d sysfs.Disk) error {
 	const virtual = devices + "virtual/block/" // loop devices have no parent (drivers/block/loop.c, loop_add)
-	for _, name := range h.Names(virtual) {
+	var failure error
+	for _, name := range h.Recording(&failure).Names(virtual) {
 		setUp := func() bool { return h.Present(virtual + name + "/loop/backing_file") }
 		if !setUp() {
 			continue // this is not a loop device, or the loop device has no backing file
@@ -66,6 +67,9 @@ func (h *host) checkLoopDevices(d sysfs.Disk) error {
 		if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == number }); ok {
 			return errorf(Busy, "%s is the backing file of %s", p.Name(), name)
 		}
+	}
+	if failure != nil {
+		return errorf(Busy, "cannot determine whether %s is the backing file of a loop device: %w", d.Name(), failure)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -129,7 +130,8 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 // exports returns the exports of all targets. A target whose module is not loaded has no exports. exports returns an error if an
 // existing file or directory cannot be read, or if configfs does not show the exports of an active target.
 func exports(t *Tree) ([]export, error) {
-	r := targets{Tree: t}
+	var r targets
+	r.Tree = t.Recording(&r.err)
 	const configfs = "/sys/kernel/config/"
 	r.checkVisible("nvmet", configfs+"nvmet")
 	r.checkVisible("target_core_mod", configfs+"target")
@@ -277,15 +279,11 @@ func (r *targets) add(by, name string, reach reach) {
 }
 
 // dirs returns the names of the subdirectories of a directory. dirs omits the attributes in the directory.
-func (r *targets) dirs(dir string) (names []string) {
-	entries, err := os.ReadDir(r.Path(dir))
-	r.record(err)
-	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
-		}
-	}
-	return names
+func (r *targets) dirs(dir string) []string {
+	return slices.DeleteFunc(r.Names(dir), func(name string) bool {
+		file, err := r.Stat(dir + "/" + name)
+		return err == nil && file.Mode&unix.S_IFMT != unix.S_IFDIR
+	})
 }
 
 // text reads an attribute. An attribute in configfs is at most one page long, like an attribute in sysfs (SIMPLE_ATTR_SIZE in

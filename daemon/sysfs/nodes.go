@@ -43,8 +43,9 @@ func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 
 // DiskAt returns the block device at sysPath, together with all nodes that give access to it.
 func (t *Tree) DiskAt(sysPath string) Disk {
-	all, twins := nodePaths(t, sysPath)
-	d := Disk{Twins: twins}
+	var d Disk
+	all, twins := nodePaths(t.Recording(&d.err), sysPath)
+	d.Twins = twins
 	for _, p := range all {
 		number, err := t.Attr(p, "dev")
 		if err != nil && !errors.Is(err, ErrGone) {
@@ -60,7 +61,7 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 type Disk struct {
 	Nodes []Node   // the device itself first
 	Twins []string // sysfs paths of other block devices that represent the same disk
-	err   error    // error from reading the numbers of the nodes
+	err   error    // error from finding the nodes or reading their numbers
 }
 
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".

@@ -40,6 +40,8 @@ type Tree struct {
 	Sys  string // path of sysfs, "/sys"
 	Dev  string // path of the device nodes, "/dev"
 	Proc string // path of procfs, "/proc"
+
+	failure *error // see [Tree.Recording], or nil
 }
 
 // At returns the tree whose locations are below the directory root. If root is empty, they are below the root directory of this
@@ -50,6 +52,13 @@ type prefixed struct{ prefix, root string }
 
 func (t *Tree) roots() [3]prefixed {
 	return [3]prefixed{{"/sys", t.Sys}, {"/dev", t.Dev}, {"/proc", t.Proc}}
+}
+
+// Recording returns a copy of the tree. The methods of this copy record the last error from listing a directory in *failure.
+func (t *Tree) Recording(failure *error) *Tree {
+	own := *t
+	own.failure = failure
+	return &own
 }
 
 // Path translates a kernel path ("/sys/…", "/dev/…", "/proc/…") to a path in this tree.
@@ -172,16 +181,15 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names returns the sorted entries of a directory in sysfs, procfs or /dev. If the directory does not exist, Names returns no
-// entries.
-func (t *Tree) Names(dir string) []string {
+// Names returns the sorted entries of a directory in sysfs, procfs or /dev. If the directory does not exist, there are
+// no entries. If the directory cannot be listed, entries may be missing. Code that must notice this uses [Tree.Recording].
+func (t *Tree) Names(dir string) (names []string) {
 	entries, err := os.ReadDir(t.Path(dir))
-	if err != nil {
-		return nil
+	if err != nil && t.failure != nil && !errors.Is(err, fs.ErrNotExist) {
+		*t.failure = readError(dir, err)
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
+	for _, e := range entries {
+		names = append(names, e.Name())
 	}
 	return names
 }

@@ -22,8 +22,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the disk
@@ -106,24 +104,14 @@ func undetermined(d Disk, question string, err error) error {
 // InUse returns nil if nothing shows that the disk d is in use. Otherwise, InUse returns a *[Use]. InUse may miss a loop device,
 // because it checks only the names of backing files.
 func (t *Tree) InUse(d Disk) error {
-	if d.err != nil {
-		return undetermined(d, "used", d.err)
-	}
-	dirs := []string{"/sys/block", "/sys/class/block", "/sys/devices/virtual/block", "/sys/fs/btrfs"}
-	for _, n := range d.Nodes {
-		dirs = append(dirs, n.SysPath, n.SysPath+"/holders")
-	}
-	for _, dir := range dirs { // [Tree.Names] ignores errors
-		fd, err := unix.Open(t.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil && err != unix.ENOENT {
-			return undetermined(d, "used", readError(dir, err))
-		}
-		_ = unix.Close(fd)
-	}
+	failure := d.err
 	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports, checkBackingFiles} {
-		if err := check(t, d); err != nil {
+		if err := check(t.Recording(&failure), d); err != nil {
 			return err
 		}
+	}
+	if failure != nil {
+		return undetermined(d, "used", failure)
 	}
 	return nil
 }
