@@ -34,7 +34,10 @@ type Status struct {
 	Evidence evidence.Evidence
 	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence.
 	Proven bool
-	// Unrecorded means that no pod holds the cordoned disk, but that metalplug has not recorded yet what the last pod has left.
+	// Unidentified means that the last inspection could not identify the hardware completely.
+	Unidentified bool
+	// Unrecorded means that no pod holds the cordoned disk, but that metalplug still erases the disk or has not recorded yet what
+	// the last pod has left.
 	Unrecorded bool
 	Moved      bool    // whether the device's pod got node paths that no longer belong to the device
 	Written    *uint64 // see [device.Target.Written]

@@ -3,11 +3,13 @@
 package inventory
 
 import (
+	"errors"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/inspect"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
@@ -90,6 +92,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
+	s.Unidentified = e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete)
 	s.Fingerprint, s.Moved = e.Fingerprint, e.lease.Held() && e.moved()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
@@ -99,6 +102,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	} else if f.Readable() {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
-	s.Unrecorded = s.Cordon != nil && e.lease.Residue && !e.lease.Held() && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
+	unrecorded := e.lease.Residue && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
+	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded)
 	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), !f.Disk.Surveyed || !s.Target.IsDisk() || l.evidence.Proves(e.Disk)
 }

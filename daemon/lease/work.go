@@ -66,10 +66,8 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant
-	case first:
-		w.Content = Unused
 	default:
-		w.Content = Blank
+		w.Content = Unused
 	}
 	return w
 }

@@ -55,8 +55,12 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if scrub != "" {
 		reason, order = "being erased by the operator", lease.Erase
 	}
+	cordon := j.Cordon
 	if err := j.begin(ctx, lease.Clear, reason); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	if j.Cordon != cordon {
+		return fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
 	}
 	policy := j.policy
 	if err := j.doOrder(ctx, scrub); err != nil {

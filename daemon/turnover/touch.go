@@ -111,6 +111,8 @@ func (j *job) together(ctx context.Context, erases bool) error {
 			return err
 		}
 		switch {
+		case now.Cordon != nil:
+			return fmt.Errorf("%w: the operation would also affect %s, which is cordoned", ErrBusy, id)
 		case now.Held():
 			return fmt.Errorf("%w: the operation would also affect %s, which a pod holds", ErrBusy, id)
 		case j.policyFor(now.Taker).sharesUse():
