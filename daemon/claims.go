@@ -119,7 +119,10 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimLimit, control.ErrWorking)
 	defer cancel()
 	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
-		return p, errors.Join(c.inventory.Unclaim(ctx, uid), c.specs.Unclaim(uid))
+		if err := c.inventory.Unclaim(ctx, uid); err != nil {
+			return p, err
+		}
+		return p, c.specs.Unclaim(uid)
 	})
 	return err
 }
