@@ -32,10 +32,9 @@ type Status struct {
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused. If there is no such proof yet, Evidence shows how much of the disk was read so far.
 	Evidence evidence.Evidence
-	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence.
+	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence. Proven is false if
+	// the last inspection could not identify the hardware.
 	Proven bool
-	// Unidentified means that the last inspection could not identify the hardware completely.
-	Unidentified bool
 	// Unrecorded means that no pod holds the cordoned disk, but that metalplug still erases the disk or has not recorded yet what
 	// the last pod has left.
 	Unrecorded bool

@@ -92,7 +92,6 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Unidentified = e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete)
 	s.Fingerprint, s.Moved = e.Fingerprint, e.lease.Held() && e.moved()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
@@ -104,5 +103,6 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	}
 	unrecorded := e.lease.Residue && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
 	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded)
-	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), !f.Disk.Surveyed || !s.Target.IsDisk() || l.evidence.Proves(e.Disk)
+	needless := !f.Disk.Surveyed || !s.Target.IsDisk() && (e.sighting == nil || !errors.Is(e.sighting.Offer, device.ErrIncomplete))
+	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), needless || l.evidence.Proves(e.Disk)
 }

@@ -143,7 +143,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	switch {
 	case !j.Present && (fresh || !shares):
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
-	case j.Unidentified:
+	case !j.Proven && !j.Target.IsDisk():
 		return p, fmt.Errorf("%s: %w: the hardware cannot be identified now", id, device.ErrIncomplete)
 	case shares && fresh && j.Target.IsDisk() && (j.Residue || !j.Proven && !j.policy.AllowInUse):
 		return p, unproven
