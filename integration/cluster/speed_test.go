@@ -108,6 +108,16 @@ func (s *story) slicesSpeed(node *Node) {
 			s.must(err)
 		}, func(slice *resourceapi.ResourceSlice) bool { return slice.Annotations["speed"] == mark }))
 	}
+	var back []time.Duration
+	for range *speed {
+		<-time.After(2 * time.Second) // as after a kubelet restart, metalplug-dra then has listed the slices again
+		all, err := s.slicesOf(s.Context(), node)
+		s.must(err)
+		back = append(back, seen(s, w, func() {
+			s.must(api.Delete(s.Context(), all[0].Name, metav1.DeleteOptions{}))
+		}, func(slice *resourceapi.ResourceSlice) bool { return slice.UID != all[0].UID }))
+	}
+	s.times("slice deleted to slice at a watcher", back)
 	s.times("event of the hardware to slice at a watcher", plugged)
 	s.times("floor: slice changed to slice at a watcher", floor)
 }
