@@ -82,10 +82,8 @@ var checks = []check{
 	{name: "claims", hardware: true, run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
 	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // checks of the node and its hardware
-	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
 	{name: "CDI", run: (*doctor).checkCDI},
 	{name: "locked memory", run: (*doctor).checkMemlock},
-	{name: "RDMA namespaces", hardware: true, run: (*doctor).checkRDMA},
 	{name: "SELinux", run: (*doctor).checkSELinux},
 }
 
@@ -112,7 +110,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 
 // newDoctor returns a doctor for this node. The parameter file is the path of the configuration file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
-	d := &doctor{ctx: ctx, file: file, machine: machine{uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}, show: showUnit}
+	d := &doctor{ctx: ctx, file: file, machine: machine{uid: os.Geteuid(), label: selinuxLabel}, show: showUnit}
 	if unitfile.Booted() {
 		d.units = unitfile.FindUnusable
 	}

@@ -42,43 +42,6 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
-// checkLinks checks that each node of an offered device has a link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. The systemd cgroup
-// driver of runc uses these links to name nodes, and omits a node without a link from the container's device list. The container
-// would lose such a device at the next "systemctl daemon-reload" (opencontainers/cgroups devices/systemd.go).
-func (d *doctor) checkLinks() (fine string) {
-	seen := make(map[string]bool)
-	for _, v := range d.devices {
-		for _, node := range v.Nodes {
-			kind, number, ok := d.number(d.path(node))
-			link := "/dev/" + kind + "/" + number
-			if !ok || v.Resource == "" || seen[node] || d.exists(link) {
-				continue
-			}
-			seen[node] = true
-			from := "running containers"
-			if by := holder(v); by != "-" {
-				from += ", at present from " + by
-			}
-			d.warn("mkdir -p /dev/"+kind+" && ln -s ../"+strings.TrimPrefix(node, "/dev/")+" "+link,
-				"%s has no link %s: the next 'systemctl daemon-reload' takes the node away from %s", node, link, from)
-		}
-	}
-	return "all offered nodes have their links"
-}
-
-// checkRDMA checks whether containers can see the host's RDMA devices (parameter netns_mode of ib_core).
-func (d *doctor) checkRDMA() (fine string) {
-	switch d.read("/sys/module/ib_core/parameters/netns_mode") {
-	case "":
-		return "ib_core is not loaded"
-	case "Y", "1":
-		return "shared"
-	}
-	d.fail("rdma system set netns shared; at boot: options ib_core netns_mode=1 in /etc/modprobe.d",
-		"exclusive: a container with its own network namespace cannot use an RDMA device")
-	return ""
-}
-
 // moduleFiles lists one file for each package manager. The package metalplug-selinux installs its policy module from this file.
 // The module declares an SELinux boolean (selinux/metalplug.te). The file moduleBoolean exists while the module is loaded, and
 // any user can see the file.

@@ -30,12 +30,11 @@ type fixture struct {
 	files   map[string]string // keys are paths; values are the text, "socket", "link", "link TARGET" or "dir"
 	status  *api.Status       // nil if the daemon does not answer
 	devices []api.Device
-	counts  map[string]int    // the kubelet's count
-	foreign map[string]string // the kubelet's count for other plugins, by resource
-	unknown string            // why the kubelet does not report its count
-	toml    string            // the configuration in addition to the defaults
-	label   string            // SELinux label of the kubelet's directory
-	numbers map[string]string
+	counts  map[string]int      // the kubelet's count
+	foreign map[string]string   // the kubelet's count for other plugins, by resource
+	unknown string              // why the kubelet does not report its count
+	toml    string              // the configuration in addition to the defaults
+	label   string              // SELinux label of the kubelet's directory
 	missing []unitfile.Unusable // unusable units of the configuration
 	driver  map[string]string   // properties of metalplug-dra.service
 }
@@ -58,7 +57,6 @@ func soundMachine() fixture {
 			"/run/udev/control": "socket", kubeletSocket: "socket", resetSocket: "socket", holdersSocket: "socket",
 			"/etc/containerd/config.toml":             "[plugins.x]\n  SystemdCgroup = true # as the kubelet\n",
 			"/sys/bus/pci/devices/0000:65:00.0/class": "0x010802", "/sys/bus/pci/devices/0000:65:00.0/driver": "link",
-			"/dev/nvme1n1": "", "/dev/block/259:1": "link",
 		},
 		status: &api.Status{
 			Version: "1.0", Ready: true, Source: "udev", Resources: resources, Uptime: 60,
@@ -67,8 +65,7 @@ func soundMachine() fixture {
 		devices: []api.Device{{
 			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: api.Hardware{Present: true},
 		}},
-		counts:  map[string]int{nvmeName: 1},
-		numbers: map[string]string{"/dev/nvme1n1": "259:1"},
+		counts: map[string]int{nvmeName: 1},
 	}
 }
 
@@ -176,10 +173,6 @@ func TestDoctor(t *testing.T) {
 			f.devices[0].Cordon = &api.Cordon{Reason: "loose", User: "root", Login: "ann", Since: lastYear}
 		},
 		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
-		"no-link": func(f *fixture) {
-			delete(f.files, "/dev/block/259:1")
-			f.devices[0].Held, f.devices[0].Allocated = true, &api.Pod{Namespace: "default", Name: "db-0", Container: "db"}
-		},
 		"cdi-off": func(f *fixture) {
 			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 			f.files["/etc/containerd/config.toml"] += "  enable_cdi = false\n"
@@ -206,7 +199,6 @@ func TestDoctor(t *testing.T) {
 		},
 		"claims-restarts": func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
 		"claims-refused":  func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
-		"rdma-exclusive":  func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
 		"selinux": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"] = "1"
 			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
@@ -452,10 +444,6 @@ func (f *fixture) examine(t *testing.T) []finding {
 					return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.ENODATA}
 				}
 				return f.label, nil
-			},
-			number: func(node string) (kind, number string, ok bool) {
-				number, ok = f.numbers[strings.TrimPrefix(node, dir)]
-				return "block", number, ok
 			},
 		},
 	}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -21,8 +20,7 @@ type machine struct {
 	root string // directory that contains the files of the node, or empty for /
 	uid  int    // user ID that the doctor runs as
 
-	label  func(name string) (string, error)                       // returns the SELinux label of a file
-	number func(node string) (kind string, number string, ok bool) // returns "char" or "block", and the MAJOR:MINOR of a node
+	label func(name string) (string, error) // returns the SELinux label of a file
 }
 
 // path returns the path of a file on the node.
@@ -97,21 +95,4 @@ func selinuxLabel(name string) (string, error) {
 		return "", err
 	}
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
-}
-
-// nodeNumber returns the kind and the MAJOR:MINOR number of a device node.
-func nodeNumber(name string) (kind, number string, ok bool) {
-	var st unix.Stat_t
-	if unix.Stat(name, &st) != nil {
-		return "", "", false
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFCHR:
-		kind = "char"
-	case unix.S_IFBLK:
-		kind = "block"
-	default:
-		return "", "", false
-	}
-	return kind, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), true
 }

@@ -108,7 +108,7 @@ func namespaceWarning(h *Host, _ Device) string {
 		return ""
 	}
 	return "RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
-		"(rdma system set netns shared)"
+		"(rdma system set netns shared; at boot: options ib_core netns_mode=1 in /etc/modprobe.d)"
 }
 
 // infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter does not respond, reading the

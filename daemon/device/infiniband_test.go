@@ -115,7 +115,7 @@ func TestInfiniBandVirtualFunctions(t *testing.T) {
 	}
 	const divided = "  held back: not for containers: divided into virtual functions, which are offered instead: "
 	const exclusive = "  warning: RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
-		"(rdma system set netns shared)\n"
+		"(rdma system set netns shared; at boot: options ib_core netns_mode=1 in /etc/modprobe.d)\n"
 	const silent = "the PCI configuration space does not answer: the device has fallen off the bus\n"
 	testSights(t, []sight{
 		{name: "both kinds", recording: "infiniband-sriov", want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n", "")},
