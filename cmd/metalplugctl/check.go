@@ -48,11 +48,11 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		checked.Warnings = unitfile.Complaints(c.Templates()...)
 		checked.Warnings = append(checked.Warnings, ignored(checked.File)...)
 		if *recorded != "" {
-			remove, err := simulate(&c, checked.File, *recorded)
-			if err != nil {
+			p := preview{file: checked.File}
+			if err := p.machine(*recorded); err != nil {
 				return err
 			}
-			defer remove()
+			c.Hardware.Recording = p.Recording
 		}
 		all, unclaimed, err := matchResources(c)
 		if (explain || *recorded != "") && err != nil {

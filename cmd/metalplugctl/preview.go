@@ -27,7 +27,6 @@ type preview struct {
 	file     string // path of the configuration file
 	logLevel string // log level of metalplugd
 	title    string // title that is shown for the node
-	bundled  []byte // recording to unpack, or nil
 	serve    string // directory for the sockets, or empty for a temporary directory
 }
 
@@ -121,7 +120,7 @@ func (p *preview) machine(recorded string) error {
 	info, err := os.Stat(recorded)
 	for _, r := range recording.Bundled() {
 		if r.Name == recorded && (err != nil || !info.Mode().IsRegular()) {
-			p.title, p.bundled = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), r.Text
+			p.title, p.Recording = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), r.Name
 			return nil
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/internal/fsutil"
 	"github.com/spf13/cobra"
 )
@@ -34,37 +33,6 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, fsutil.Cause(err))
 	}
 	return dir, func() { os.RemoveAll(dir) }, nil
-}
-
-// unpack writes a bundled recording to a directory.
-func (p *preview) unpack(dir string) error {
-	if p.bundled == nil {
-		return nil
-	}
-	p.Recording = filepath.Join(dir, "recording")
-	if err := os.WriteFile(p.Recording, p.bundled, 0o600); err != nil {
-		return fmt.Errorf("unpack the recording: %w", err)
-	}
-	return nil
-}
-
-// simulate makes a configuration use a recording until the function remove is called. The parameter recorded names a file or a
-// bundled recording.
-func simulate(c *config.Config, file, recorded string) (remove func(), err error) {
-	p := preview{file: file}
-	if err := p.machine(recorded); err != nil {
-		return nil, err
-	}
-	dir, remove, err := directoryFor("")
-	if err != nil {
-		return nil, err
-	}
-	if err := p.unpack(dir); err != nil {
-		remove()
-		return nil, err
-	}
-	c.Hardware.Recording = p.Recording
-	return remove, nil
 }
 
 // daemonFile returns the path of metalplugd. daemonFile first looks in the directory of this program, and then where the package
@@ -96,9 +64,6 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	}
 	defer remove()
 	p.Dir = dir
-	if err := p.unpack(dir); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)

@@ -6,7 +6,7 @@ package api
 // results when all devices are inspected. metalplugd then runs without a kubelet until standard input is closed.
 type Preview struct {
 	Dir        string      `json:"dir"`                  // absolute path of the directory for all files and sockets
-	Recording  string      `json:"recording,omitempty"`  // recording to use in place of the configured source, or empty
+	Recording  string      `json:"recording,omitempty"`  // path or bundled name of the recording to use in place of the configured source, or empty
 	Containers []Container `json:"containers,omitempty"` // containers that request devices, in this order
 	Error      string      `json:"error,omitempty"`      // why the preview cannot run, or empty
 }

@@ -42,13 +42,10 @@ type Source struct {
 	devices []udev.Device
 }
 
-// Open reads a recording from a file, writes its tree to a temporary directory, and starts to watch the file. The caller
-// must close the source, which removes the tree.
+// Open reads a recording, writes its tree to a temporary directory, and starts to watch the file. The parameter is the name of a
+// bundled recording, or an absolute path, because the watcher reports names in the form that was passed to it. The caller must
+// close the source, which removes the tree.
 func Open(file string) (_ *Source, err error) {
-	// The path must be absolute, because the watcher reports names in the form that was passed to it.
-	if file, err = filepath.Abs(file); err != nil {
-		return nil, err
-	}
 	s := &Source{file: file}
 	defer func() {
 		if err != nil {
@@ -60,7 +57,10 @@ func Open(file string) (_ *Source, err error) {
 	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
-	if err := s.watcher.Rearm(); err != nil {
+	if filepath.IsAbs(file) { // a bundled recording never changes
+		err = s.watcher.Rearm()
+	}
+	if err != nil {
 		return nil, err
 	}
 	text, r, err := readRecording(file)
@@ -85,7 +85,13 @@ func Check(file string) error {
 
 // readRecording reads and parses a recording.
 func readRecording(file string) (text []byte, r *Recording, err error) {
-	if text, err = fsutil.ReadRegular(file, maxText); err == nil {
+	bundled := Bundled()
+	if i := slices.IndexFunc(bundled, func(b BundledFile) bool { return b.Name == file }); i >= 0 {
+		text = bundled[i].Text
+	} else {
+		text, err = fsutil.ReadRegular(file, maxText)
+	}
+	if err == nil {
 		r, err = Parse(text)
 	}
 	if err != nil {
