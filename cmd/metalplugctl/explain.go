@@ -74,9 +74,10 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			}
 		}
 	}
-	population := func(class *device.Class) *device.Population { return device.NewPopulation(host, class, devices) }
 	for i, r := range rules {
-		all[i].compare(r, c.Resources[i].Optional, population)
+		all[i].compare(r, c.Resources[i].Optional, func(patterns map[string]string) (key, text string) {
+			return device.Unmatched(host, r.Class, devices, patterns)
+		})
 		if r.Bundle != nil {
 			var ids []string
 			ids, all[i].Unfilled = bundle.Seen(r.Bundle, seen)
@@ -94,8 +95,9 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets t.Unfilled if the "match" or "exclude" patterns of a rule match no device.
-func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*device.Class) *device.Population) {
+// compare sets t.Unfilled if the "match" or "exclude" patterns of a rule match no device. The function unmatched returns the result
+// of [device.Unmatched].
+func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patterns map[string]string) (key, text string)) {
 	key, text := "", ""
 	switch {
 	case builtin || r.Bundle != nil:
@@ -105,17 +107,17 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	case len(t.Devices) == 0 && r.Group != nil:
 		t.key = "group"
 		for _, node := range r.Group.Nodes {
-			if key, text = population(r.Class).Unmatched(map[string]string{"DEVNAME": node}); text != "" {
+			if key, text = unmatched(map[string]string{"DEVNAME": node}); text != "" {
 				key = ""
 				break
 			}
 		}
 	case len(t.Devices) == 0 && len(t.Lost) == 0:
 		t.key = "match"
-		key, text = population(r.Class).Unmatched(r.Match)
+		key, text = unmatched(r.Match)
 	case t.idle() == "" && len(r.Exclude) > 0 && !t.excludes:
 		t.key = "exclude"
-		key, text = population(r.Class).Unmatched(r.Exclude)
+		key, text = unmatched(r.Exclude)
 	}
 	if t.Unfilled = text; key != "" {
 		pattern := map[string]map[string]string{"match": r.Match, "exclude": r.Exclude}[t.key][key]
