@@ -27,7 +27,7 @@
 //	POST /v1/claims/{uid}/prepare    an [api.Claim]; the answer is an [api.Prepared]
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
-// The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, and 403 if the client
+// The answer to a refused request is {"error": TEXT}, or plain text for an unknown path or method. The status code is 400 for an invalid request, and 403 if the client
 // is not uid 0. The status code is 404 for an unknown device or path, and 405 for a method that is not in the list above. The
 // status code is 409 if the state of the device does not allow the change. The status code is 413 or 431 if the request is too
 // large, and 502 if the kubelet does not answer. The status code is 503 if hardware does not answer, or if the devices of a claim
@@ -191,30 +191,6 @@ func (s *Server) configuration() api.Configuration {
 	return c
 }
 
-// unknownPath turns the text of [http.ServeMux] for an unknown path or method into an answer in JSON.
-type unknownPath struct {
-	http.ResponseWriter
-	request string
-}
-
-// WriteHeader sends the answer.
-func (u unknownPath) WriteHeader(code int) {
-	refuse(u.ResponseWriter, code, fmt.Errorf("%s: unknown path or method; metalplugd(8) lists the requests", u.request))
-}
-
-// Write discards the text.
-func (u unknownPath) Write(text []byte) (int, error) { return len(text), nil }
-
-// inJSON returns a handler whose answers are in JSON even for an unknown path or method.
-func inJSON(mux *http.ServeMux) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, pattern := mux.Handler(r); pattern == "" {
-			w = unknownPath{w, r.Method + " " + r.URL.Path}
-		}
-		mux.ServeHTTP(w, r)
-	})
-}
-
 // Serve serves clients on a unix socket until ctx ends. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, s.routes())
@@ -231,7 +207,7 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 // follows the events would keep metalplugd from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes *http.ServeMux) error {
 	server := &http.Server{
-		Handler:           http.MaxBytesHandler(inJSON(routes), maxBodyLen),
+		Handler:           http.MaxBytesHandler(routes, maxBodyLen),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       answerTimeout,
 		WriteTimeout:      answerTimeout,

@@ -5,7 +5,6 @@ package control
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -38,7 +37,13 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	// If the client was too slow to read the last events, this event is sent together with the next ones.
 	var missed []api.Event
-	for f.wait(r.Context()) {
+	for {
+		select {
+		case <-f.changes:
+		case <-f.resources:
+		case <-r.Context().Done():
+			return
+		}
 		events := append(missed, f.look()...)
 		if missed = nil; len(events) == 0 {
 			continue
@@ -78,17 +83,6 @@ type follower struct {
 	reload    api.Configuration
 	changes   <-chan struct{} // closed when there is a new snapshot
 	resources <-chan struct{} // closed after any other change
-}
-
-// wait waits for the next change. wait returns false if ctx has ended.
-func (f *follower) wait(ctx context.Context) bool {
-	select {
-	case <-f.changes:
-	case <-f.resources:
-	case <-ctx.Done():
-		return false
-	}
-	return true
 }
 
 // look returns the events since the last call. The first call returns nil.
