@@ -81,18 +81,6 @@ func TestDefault(t *testing.T) {
 			t.Errorf("resource %d is\n%+v, want\n%+v", i, got, expected)
 		}
 	}
-	expected := config.Config{
-		Paths: config.Paths{
-			DevicePlugins: "/var/lib/kubelet/device-plugins", PodResources: "/var/lib/kubelet/pod-resources/kubelet.sock",
-			State: "/var/lib/metalplug", Run: "/run/metalplug", CDI: "/run/cdi",
-			Sysfs: "/sys", Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
-		},
-		Reset: config.Reset{Socket: "/run/metalplug/reset.sock", Holders: "/run/metalplug/holders.sock", Units: "/run/metalplug/unit.sock"},
-	}
-	c.Resources = nil
-	if c = values(c); !reflect.DeepEqual(c, expected) {
-		t.Errorf("the rest is\n%+v, want\n%+v", c, expected)
-	}
 }
 
 func TestRules(t *testing.T) {

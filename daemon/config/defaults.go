@@ -2,7 +2,11 @@
 
 package config
 
-import "github.com/metalplug/metalplug/daemon/device"
+import (
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
 
 // Default returns the configuration that applies if there are no files.
 func Default() Config {
@@ -12,25 +16,11 @@ func Default() Config {
 }
 
 // staticDefaults returns the defaults that do not depend on the values of other keys.
-func staticDefaults() Config {
-	return Config{
-		Paths: Paths{
-			DevicePlugins: "/var/lib/kubelet/device-plugins",
-			PodResources:  "/var/lib/kubelet/pod-resources/kubelet.sock",
-			State:         "/var/lib/metalplug",
-			Run:           "/run/metalplug",
-			CDI:           "/run/cdi",
-			Sysfs:         "/sys",
-			Dev:           "/dev",
-			Proc:          "/proc",
-			Cgroup:        "/sys/fs/cgroup",
-		},
-		Reset: Reset{
-			Socket:  "/run/metalplug/reset.sock",
-			Holders: "/run/metalplug/holders.sock",
-			Units:   "/run/metalplug/unit.sock",
-		},
+func staticDefaults() (c Config) {
+	for _, path := range c.pathKeys() {
+		*path.to = strings.Trim(exampleValues[path.key], `"`)
 	}
+	return c
 }
 
 // builtin lists the built-in resources as they would be written in a file. Most of them have the names that vendors' plugins use,

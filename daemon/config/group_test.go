@@ -46,7 +46,7 @@ func TestGroupProblems(t *testing.T) {
 		{node + "group = []", `m.toml:1: resource.match: is empty: class node would take every device node on this machine; write match = { DEVNAME = "/dev/kvm" } for one node`},
 		{node + "group = []\noptional = [\"/dev/a\"]\nmatch.DEVNAME = \"/dev/b\"", `m.toml:5: resource.optional: needs a group; write group = ["/dev/video*"] too`},
 		{node + "group_by = \"usb\"\nmatch.DEVNAME = \"/dev/b\"", `m.toml:4: resource.group_by: needs a group; write group = ["/dev/video*"] too`},
-		{node + "group = [\"/dev/a\"]\ngroup_by = \"parent\"", `m.toml:5: resource.group_by: "parent" is not a kind of hardware: usb or pci; write group_by = "usb"`},
+		{node + "group = [\"/dev/a\"]\ngroup_by = \"parent\"", `m.toml:5: resource.group_by: "parent" is not a kind of hardware: usb or pci; write one of them`},
 		{node + "group = [\"/dev/a\", \"/dev/a\"]", `m.toml:4: resource.group: has "/dev/a" twice; remove one`},
 		{node + "group = [\"/dev/a\"]\noptional = [\"/dev/b\", \"/dev/a\"]", `m.toml:5: resource.optional: "/dev/a" is already in the group; remove it here`},
 		{node + "group = [\"kvm\"]", `m.toml:4: resource.group: "kvm" is not a device node; write group = ["/dev/video*"]`},
@@ -76,7 +76,7 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both; did you mean "generic"?`,
+		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both; write one of them`,
 		valid + `nodes = []`:                                         `m.toml:4: resource.nodes: is an array, not a string in quotes; write nodes = "block"`,
 		node + "match.DEVNAME = \"/dev/x\"\nnodes = \"both\"":        `m.toml:5: resource.nodes: is only for class nvme, not for node; remove it`,
 		"[[resource]]\nname = \"example.com/x\"\nnodes = \"both\"\n": `m.toml:1: resource.class: is missing: a resource that overrides no other needs class gpu, fpga, infiniband, nvme, node or bundle; write class = "gpu"`,

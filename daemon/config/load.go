@@ -152,7 +152,7 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 			root.merge(place{file: f}, f.tree)
 		}
 	}
-	takePaths(root.table("paths"), &c.Paths)
+	takePaths(root.table("paths"), c)
 	takeHardware(root.table("hardware"), c, dir)
 	takeHelpers(root.table("reset"), &c.Reset)
 	builtin := true
@@ -165,6 +165,9 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	return problems
 }
 
+// tomlRemedy shows the syntax of TOML, which has neither the "key: value" of YAML nor the braces of JSON.
+const tomlRemedy = `; in TOML, write key = "text", key = 1 or key = true below [NAME] or [[resource]], and a key such as "ATTR{size}" in quotes`
+
 // syntax returns the problem in a file that is not TOML. syntax returns only one problem, because the text after that problem
 // cannot be parsed reliably.
 func syntax(name string, err error) Problem {
@@ -172,41 +175,12 @@ func syntax(name string, err error) Problem {
 	if !ok {
 		return Problem{File: name, What: err.Error()}
 	}
-	remedy := `; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`
-	switch what := parseError.Message; {
-	case strings.Contains(what, "UTF-8"), strings.Contains(what, "control characters"):
-		remedy = "; save the file as plain UTF-8 text"
-	case strings.Contains(what, "got '{'") && strings.Contains(parseError.LastKey, "match"), strings.Contains(what, "got '{'") && strings.Contains(parseError.LastKey, "exclude"):
-		remedy = `; write a key with braces in quotes, as in "ATTR{size}"`
-	case strings.Contains(what, "got ','"):
-		remedy = "; remove the comma"
-	case strings.Contains(what, "got ':'"), strings.Contains(what, "got '{'"), strings.Contains(what, "got '-'"):
-		remedy = `; this is not TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`
-	case strings.ContainsAny(what, "“”„‘’"):
-		remedy = `; write plain quotes, as in key = "text"`
-	case strings.Contains(what, "got '/'"):
-		remedy = "; begin a comment with #"
-	case strings.Contains(what, "found '='"):
-		remedy = "; write = once"
-	case strings.Contains(what, "cannot contain newlines"):
-		remedy = "; close the quotes in the same line"
-	case strings.Contains(what, "invalid escape"):
-		remedy = `; write \\ for one \, or the text in single quotes`
-	case strings.Contains(what, "out of range"):
-		remedy = "; write a smaller number"
-	case strings.Contains(what, "already been defined"):
-		remedy = "; write it once"
-	case strings.Contains(what, "name delimiter"):
-		remedy = "; write [[resource]], or [NAME] for a table that a file has once"
-	case strings.Contains(what, "inline table"):
-		remedy = `; write commas between the keys, and close the table: { KEY = "text", OTHER = "text" }`
-	}
 	return Problem{
 		File: name,
 		// If a file with one line ends too early, the parser returns line 0. If a line ends too early, the parser returns the
 		// number of the next line.
 		Line: max(1, parseError.Position.Line-strings.Count(parseError.Message, "got '\\n'")),
 		Key:  oneLine(parseError.LastKey),
-		What: strings.TrimSuffix(oneLine(parseError.Message), ".") + remedy,
+		What: strings.TrimSuffix(oneLine(parseError.Message), ".") + tomlRemedy,
 	}
 }

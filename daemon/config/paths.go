@@ -8,24 +8,27 @@ import (
 	"strings"
 )
 
-// pathKey is a key whose value is a path.
+// pathKey is a key whose value is a path. The map exampleValues contains its default.
 type pathKey struct {
 	key string
 	to  *string
 }
 
-// keys returns the keys of [paths].
-func (p *Paths) keys() []pathKey {
+// pathKeys returns the keys of [paths] and [reset].
+func (c *Config) pathKeys() []pathKey {
 	return []pathKey{
-		{"device_plugins", &p.DevicePlugins},
-		{"pod_resources", &p.PodResources},
-		{"state", &p.State},
-		{"run", &p.Run},
-		{"cdi", &p.CDI},
-		{"sysfs", &p.Sysfs},
-		{"dev", &p.Dev},
-		{"proc", &p.Proc},
-		{"cgroup", &p.Cgroup},
+		{"paths.device_plugins", &c.Paths.DevicePlugins},
+		{"paths.pod_resources", &c.Paths.PodResources},
+		{"paths.state", &c.Paths.State},
+		{"paths.run", &c.Paths.Run},
+		{"paths.cdi", &c.Paths.CDI},
+		{"paths.sysfs", &c.Paths.Sysfs},
+		{"paths.dev", &c.Paths.Dev},
+		{"paths.proc", &c.Paths.Proc},
+		{"paths.cgroup", &c.Paths.Cgroup},
+		{"reset.socket", &c.Reset.Socket},
+		{"reset.holders", &c.Reset.Holders},
+		{"reset.units", &c.Reset.Units},
 	}
 }
 
@@ -52,11 +55,10 @@ func (c Config) Pending(next Config) (all []string) {
 
 // fixed returns the keys that take effect only when the daemon starts, each with its value.
 func (c Config) fixed() (all [][2]string) {
-	for _, path := range c.Paths.keys() {
-		all = append(all, [2]string{"paths." + path.key, *path.to})
+	for _, path := range c.pathKeys() {
+		all = append(all, [2]string{path.key, *path.to})
 	}
-	return append(all, [2]string{"hardware.source", c.Hardware.Source()}, [2]string{"reset.socket", c.Reset.Socket},
-		[2]string{"reset.holders", c.Reset.Holders}, [2]string{"reset.units", c.Reset.Units})
+	return append(all, [2]string{"hardware.source", c.Hardware.Source()})
 }
 
 // Reloaded returns the configuration that a daemon with the configuration c uses after a reload. The result is the
@@ -67,13 +69,15 @@ func (c Config) Reloaded(next Config) Config {
 }
 
 // takePaths reads [paths].
-func takePaths(t *table, p *Paths) {
-	for _, path := range p.keys() {
+func takePaths(t *table, c *Config) {
+	p := &c.Paths
+	for _, path := range c.pathKeys() {
 		var name string
-		switch {
-		case path.to == &p.Cgroup && t.value(path.key) == "": // an empty value turns off the check of cgroups
+		switch key, ok := strings.CutPrefix(path.key, "paths."); {
+		case !ok: // takeHelpers reads this key
+		case path.to == &p.Cgroup && t.value(key) == "": // an empty value turns off the check of cgroups
 			p.Cgroup = ""
-		case t.checked(path.key, &name, checkPath):
+		case t.checked(key, &name, checkPath):
 			*path.to = filepath.Clean(name)
 		}
 	}

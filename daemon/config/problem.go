@@ -3,14 +3,11 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // Problem is an error in a configuration.
@@ -70,43 +67,17 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// valueReplacements lists wrong values that users of other programs may write for a key. valueReplacements maps each wrong value
-// to the correct one.
-var valueReplacements = map[string]map[string]string{
-	"class": {
-		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",
-		"sata": "node", "sas": "node", "scsi": "node", "usb": "node", "tty": "node", "serial": "node", "vfio": "node", "vfio-pci": "node",
-		"generic": "node", "device": "node", "char": "node", "video": "node", "camera": "node", "npu": "node",
-		"rdma": "infiniband", "hca": "infiniband", "nic": "infiniband", "roce": "infiniband", "ib": "infiniband", "net": "infiniband",
-		"mig": "gpu", "cuda": "gpu", "accelerator": "gpu", "group": "bundle", "set": "bundle",
-	},
-	"method": {"controller": "nvme-controller", "nvme": "nvme-controller", "port": "dfl-port", "off": "none", "no": "none", "default": "auto", "reset": "auto"},
-	"scrub": {
-		"trim": "discard", "unmap": "discard", "blkdiscard": "discard", "secure-discard": "discard", "zeroes": "zero", "zeros": "zero", "shred": "zero",
-		"wipe": "zero", "overwrite": "zero", "erase": "format", "secure-erase": "crypto-erase", "crypto": "crypto-erase", "off": "none", "no": "none",
-	},
-	"when":   {"stop": "release", "end": "release", "after": "release", "exit": "release", "delete": "release", "before": "start", "prepare": "start", "always": "both"},
-	"prefer": {"pack": "packed", "binpack": "packed", "bin-pack": "packed", "numa": "packed", "near": "packed", "distributed": "spread", "balance": "spread"},
-	"inject": {"node": "nodes", "device": "nodes", "devices": "nodes"},
-	"nodes":  {"char": "generic", "ng": "generic", "all": "both"},
-	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
-}
-
 // suggestWord returns a suggestion that can be appended to an error message. The suggestion names the element of the list words
-// that an operator probably meant. If there is no such word, suggestWord returns "".
-func suggestWord(key, word string, words []string) string {
+// that an operator probably meant.
+func suggestWord(word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
 		return `; did you mean "pci:` + lower + `"?`
 	}
-	switch meant := cmp.Or(valueReplacements[key][lower], similar(lower, words)); {
-	case !slices.Contains(words, meant):
-		return ""
-	case key == "class" && meant == device.NVMeName && lower != meant:
-		return `; did you mean "nvme", or for other disks "node" with match = { DEVTYPE = "disk" }?`
-	default:
+	if meant := similar(lower, words); meant != "" {
 		return "; did you mean " + quoted(meant) + "?"
 	}
+	return "; write one of them"
 }
 
 // similar returns the word that is most similar to a name. A name may also abbreviate a word, such as "perm" or "perms" for

@@ -32,7 +32,8 @@ func (p place) problem(format string, args ...any) Problem {
 	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: oneLine(spelling(p.path)), What: what}
 }
 
-// exampleValues maps every key that a file can contain to an example value, or to "" if the key is a table.
+// exampleValues maps every key that a file can contain to an example value, or to "" if the key is a table. The example of a path
+// is its default.
 var exampleValues = map[string]string{
 	"builtin": "true", "paths": "", "hardware": "", "reset": "", "resource": "", "resource.reset": "", "resource.units": "",
 	"paths.device_plugins": `"/var/lib/kubelet/device-plugins"`, "paths.pod_resources": `"/var/lib/kubelet/pod-resources/kubelet.sock"`,
@@ -207,7 +208,7 @@ func (t *table) choice(key, noun string, to *string, words ...string) {
 	case slices.Contains(words, word):
 		*to = word
 	default:
-		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), suggestWord(key, word, words))
+		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), suggestWord(word, words))
 	}
 }
 
