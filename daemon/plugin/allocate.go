@@ -248,7 +248,7 @@ func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Allocation, err
 	if len(free) < n {
 		return api.Allocation{}, fmt.Errorf("too few healthy devices are free (%d)", len(free))
 	}
-	chosen := e.Resource.prefer(&places{}, offer, free, nil, n)
+	chosen := e.Resource.prefer(offer, free, nil, n)
 	answer, err := service{Endpoint: e}.Allocate(context.Background(), &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: chosen}},
 	})

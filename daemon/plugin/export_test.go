@@ -16,7 +16,7 @@ func (w *Watch) Others() (live []int, ended, events int) { return w.otherPlugins
 
 // Service returns the service without a socket, for tests with their own clock.
 func (e *Endpoint) Service() pluginapi.DevicePluginServer {
-	return service{Endpoint: e, places: &places{}}
+	return service{Endpoint: e}
 }
 
 // Answer returns what a container gets for these devices.

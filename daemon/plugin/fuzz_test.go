@@ -20,11 +20,11 @@ func FuzzPrefer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, available, must string, n int, spread bool, shares int) {
 		r := Resource{Name: "example.org/x", Spread: spread, Shares: shares}
 		free, wanted := strings.Fields(available), strings.Fields(must)
-		got := r.prefer(&places{}, offer, free, wanted, n)
+		got := r.prefer(offer, free, wanted, n)
 		if got == nil {
 			return
 		}
-		if again := r.prefer(&places{}, offer, free, wanted, n); !slices.Equal(got, again) {
+		if again := r.prefer(offer, free, wanted, n); !slices.Equal(got, again) {
 			t.Errorf("it is %v, and then %v", got, again)
 		}
 		if len(got) != n || len(slices.Compact(slices.Sorted(slices.Values(got)))) != n {

@@ -5,7 +5,6 @@ package plugin
 import (
 	"strconv"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -17,30 +16,15 @@ import (
 // not change.
 const listSize = 4 << 20
 
-// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. response therefore omits
-// devices from such a list. The second result is the number of omitted devices.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. response therefore omits the
+// last devices from such a list. The second result is the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
-	if all := len(list.Devices); proto.Size(list) > listSize {
-		list.Devices = r.fit(list.Devices, offer)
-		left = all - len(list.Devices)
+	all := len(list.Devices)
+	for proto.Size(list) > listSize {
+		list.Devices = list.Devices[:len(list.Devices)*9/10]
 	}
-	return list, left
-}
-
-// fit returns as many devices as fit into a list. Devices that pods hold come first.
-func (r *Resource) fit(devices []*pluginapi.Device, offer *inventory.Offer) (kept []*pluginapi.Device) {
-	room := listSize
-	for _, held := range []bool{true, false} {
-		for _, d := range devices {
-			size := protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d)) // in the list, a tag and a length precede each device
-			if r.find(offer, d.ID).Held() == held && size <= room {
-				room -= size
-				kept = append(kept, d)
-			}
-		}
-	}
-	return kept
+	return list, all - len(list.Devices)
 }
 
 // list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the

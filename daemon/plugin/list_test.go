@@ -12,7 +12,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
@@ -35,33 +34,6 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	list, left := (&Resource{Shares: 1}).response(offer)
 	if n := proto.Size(list); n > 4<<20 || left == 0 || len(list.Devices)+left != len(offer.Devices) {
 		t.Errorf("the list has %d bytes, %d devices are left out", n, left)
-	}
-}
-
-func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
-	offer := &inventory.Offer{}
-	for i := range 100 {
-		hold := lease.NoTenant
-		if i == 99 {
-			hold = lease.Started
-		}
-		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Verdict: verdict.Verdict{Healthy: true}, Lease: lease.Lease{Hold: hold},
-		})
-	}
-	r := &Resource{Shares: 1000}
-	list, _ := r.response(offer)
-	if len(list.Devices) >= 100*1000 {
-		t.Fatal("the list is not cut")
-	}
-	held := 0
-	for _, d := range list.Devices {
-		if checkpoint.Parent(d.GetID()) == offer.Devices[99].Device.ID {
-			held++
-		}
-	}
-	if held != 1000 {
-		t.Errorf("%d of 1000 shares of the device that a pod holds", held)
 	}
 }
 

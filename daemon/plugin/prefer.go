@@ -5,7 +5,6 @@ package plugin
 import (
 	"cmp"
 	"slices"
-	"sync"
 
 	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -27,39 +26,17 @@ const (
 	nodeCost = 1 << 32
 )
 
-// places caches the tree of an offer for later requests. The zero value is ready for use. The methods are safe for concurrent
-// use.
-type places struct {
-	mu   sync.Mutex
-	last *tree
-}
-
-// tree contains the location of each device of an offer on the bus tree.
-type tree struct {
-	listed uint64         // version of the offer
-	index  map[string]int // index of each device in the offer, by ID
-	root   *bundle.Node
-}
-
-// treeFor returns the tree of an offer. If the device list has not changed, treeFor returns the cached tree. Otherwise it builds
-// the tree, which takes some milliseconds for 10,000 devices. If flat is set, all devices are at the same place in the tree, so
-// their distances do not matter.
-func (p *places) treeFor(offer *inventory.Offer, flat bool) *tree {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.last != nil && p.last.listed == offer.Listed && len(p.last.index) == len(offer.Devices) {
-		return p.last
-	}
-	t := &tree{listed: offer.Listed, index: make(map[string]int, len(offer.Devices))}
+// newTree returns the tree for the devices of an offer, and the index of each device in the offer by ID. For 10,000 devices,
+// newTree takes some milliseconds. If flat is set, all devices are at the same place in the tree, so their distances do not matter.
+func newTree(offer *inventory.Offer, flat bool) (root *bundle.Node, index map[string]int) {
+	index = make(map[string]int, len(offer.Devices))
 	at := make([]bundle.Place, len(offer.Devices))
 	for i, d := range offer.Devices {
-		if t.index[d.Device.ID] = i; !flat {
+		if index[d.Device.ID] = i; !flat {
 			at[i] = bundle.PlaceOf(d.Parts()[0].Device)
 		}
 	}
-	t.root = bundle.NewTree(at)
-	p.last = t
-	return t
+	return bundle.NewTree(at), index
 }
 
 // request is a GetPreferredAllocation request from the kubelet, with the shares grouped by device.
@@ -84,12 +61,12 @@ const noChoice = -1
 // prefer chooses n of the available shares. The choice includes all shares in the list must. prefer chooses devices that are near
 // each other. If Spread is set, prefer chooses the devices with the fewest shares in use instead. The same arguments always lead
 // to the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
-func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
+func (r *Resource) prefer(offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
 	}
-	t := p.treeFor(offer, r.Spread)
-	best := r.request(t, offer, available, must, n).cheapest(t.root, 0)
+	root, index := newTree(offer, r.Spread)
+	best := r.request(index, offer, available, must, n).cheapest(root, 0)
 	if n >= len(best) || best[n].cost == noChoice {
 		return nil
 	}
@@ -103,7 +80,7 @@ func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []s
 }
 
 // request groups the shares by device. request ignores unknown shares.
-func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []string, n int) *request {
+func (r *Resource) request(index map[string]int, offer *inventory.Offer, available, must []string, n int) *request {
 	q := &request{n: n, must: make(map[string]int), shares: make([][]string, len(offer.Devices))}
 	for _, share := range must {
 		q.must[share] = -1
@@ -112,7 +89,7 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	room := make([]string, len(available))
 	for i, share := range available {
 		id, ok := r.deviceID(share)
-		device, known := t.index[id]
+		device, known := index[id]
 		if !ok || !known {
 			continue
 		}

@@ -69,7 +69,7 @@ func TestPreferPacked(t *testing.T) {
 	r := Resource{Name: "example.org/x"}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := r.prefer(&places{}, server(), test.available, test.must, test.n); !slices.Equal(got, test.want) {
+			if got := r.prefer(server(), test.available, test.must, test.n); !slices.Equal(got, test.want) {
 				t.Errorf("prefer(%v, %v, %d) = %v, want %v", test.available, test.must, test.n, got, test.want)
 			}
 		})
@@ -100,10 +100,8 @@ func cost(o *inventory.Offer, choice []string) (sum int64) {
 // TestPreferPackedIsOptimal compares the result with the best of all choices, on random machines.
 func TestPreferPackedIsOptimal(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	var p places
-	for round := range 300 {
+	for range 300 {
 		o := randomMachine(random, 2+random.IntN(9))
-		o.Listed = uint64(round)
 		var all []string
 		for _, d := range o.Devices {
 			all = append(all, d.Device.ID)
@@ -127,7 +125,7 @@ func TestPreferPackedIsOptimal(t *testing.T) {
 			}
 		}
 		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		got := (&Resource{}).prefer(&p, o, all, must, n)
+		got := (&Resource{}).prefer(o, all, must, n)
 		if len(got) != n || slices.ContainsFunc(must, func(id string) bool { return !slices.Contains(got, id) }) {
 			t.Fatalf("%v chosen, want %d with %v", got, n, must)
 		}
@@ -150,43 +148,10 @@ func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	return offerOf(numa, paths...)
 }
 
-// TestPreferManyIsValid makes requests with many devices. Every answer must be valid for the kubelet.
-func TestPreferManyIsValid(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	for range 50 {
-		o := &inventory.Offer{}
-		var all []string
-		for i := range 20 + random.IntN(200) {
-			id := fmt.Sprintf("d%03d", i)
-			all = append(all, id)
-			o.Devices = append(o.Devices, &inventory.Status{Device: &device.Device{
-				ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
-			}})
-		}
-		must := all[:random.IntN(3)]
-		n := max(1, len(must)) + random.IntN(10)
-		for _, spread := range []bool{false, true} {
-			got := (&Resource{Spread: spread}).prefer(&places{}, o, all, must, n)
-			if len(got) != n || len(slices.Compact(slices.Clone(got))) != n {
-				t.Fatalf("%d wanted, got %v", n, got)
-			}
-			for _, id := range must {
-				if !slices.Contains(got, id) {
-					t.Fatalf("%s must be in %v", id, got)
-				}
-			}
-			again := (&Resource{Spread: spread}).prefer(&places{}, o, all, must, n)
-			if !slices.Equal(got, again) {
-				t.Fatalf("first %v, then %v", got, again)
-			}
-		}
-	}
-}
-
 func TestPreferSpread(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 3, Spread: true}
-	got := r.prefer(&places{}, o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
+	got := r.prefer(o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
 	if want := []string{"b::0", "b::1"}; !slices.Equal(got, want) { // two shares of a are already in use
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -195,7 +160,7 @@ func TestPreferSpread(t *testing.T) {
 func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 2}
-	got := r.prefer(&places{}, o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
+	got := r.prefer(o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
 	if want := []string{"a::0", "b::0"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -231,7 +196,7 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 		}
 		slices.Sort(want)
 		random.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
-		if got := (&Resource{Shares: 4, Spread: true}).prefer(&places{}, o, free, nil, n); !slices.Equal(got, want) {
+		if got := (&Resource{Shares: 4, Spread: true}).prefer(o, free, nil, n); !slices.Equal(got, want) {
 			t.Fatalf("%d of %v: %v, want %v", n, free, got, want)
 		}
 	}
@@ -256,7 +221,7 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 		{nil, 3, []string{"a", "c", "d"}}, // Allocate reports that there are not enough devices
 		{[]string{"a"}, 2, []string{"a", "d"}},
 	} {
-		if got := (&Resource{}).prefer(&places{}, offer, all, test.must, test.n); !slices.Equal(got, test.want) {
+		if got := (&Resource{}).prefer(offer, all, test.must, test.n); !slices.Equal(got, test.want) {
 			t.Errorf("%d with %v: %v, want %v", test.n, test.must, got, test.want)
 		}
 	}

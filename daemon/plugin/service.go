@@ -24,7 +24,6 @@ import (
 type service struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Endpoint
-	places *places
 }
 
 // handshake is the time limit for a client's HTTP/2 handshake. A server that is being stopped waits for pending
@@ -51,7 +50,7 @@ func (e *Endpoint) newServer() *grpc.Server {
 			return call(srv, stream)
 		}),
 	)
-	pluginapi.RegisterDevicePluginServer(server, service{Endpoint: e, places: &places{}})
+	pluginapi.RegisterDevicePluginServer(server, service{Endpoint: e})
 	return server
 }
 
@@ -173,7 +172,7 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 	offer := snapshot.Offer(s.Resource.Name)
 	resp := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range req.GetContainerRequests() {
-		chosen := s.Resource.prefer(s.places, offer, c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
+		chosen := s.Resource.prefer(offer, c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
 		resp.ContainerResponses = append(resp.ContainerResponses,
 			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
 	}
