@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -110,7 +109,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 
 // newDoctor returns a doctor for this node. The parameter file is the path of the configuration file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
-	d := &doctor{ctx: ctx, file: file, machine: machine{uid: os.Geteuid(), label: selinuxLabel}, show: showUnit}
+	d := &doctor{ctx: ctx, file: file, machine: machine{label: selinuxLabel}, show: showUnit}
 	if unitfile.Booted() {
 		d.units = unitfile.FindUnusable
 	}

@@ -46,7 +46,7 @@ func (d *doctor) ask() error {
 // configuration and can write its files.
 func (d *doctor) checkDaemon() (fine string) {
 	if errors.Is(d.askErr, fs.ErrPermission) {
-		d.skip(d.readRemedy(d.askErr, ""), "%s: permission denied", d.client.Socket)
+		d.skip(readRemedy(d.askErr, ""), "%s: permission denied", d.client.Socket)
 		return ""
 	} else if d.askErr != nil {
 		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.askErr)
@@ -147,7 +147,7 @@ func (d *doctor) checkSocket(name, without, remedy string) {
 	info, err := os.Stat(d.path(name))
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.readRemedy(err, ""), "%s: permission denied", name)
+		d.skip(readRemedy(err, ""), "%s: permission denied", name)
 	case err != nil:
 		d.fail(remedy, "there is no socket %s: %s", name, without)
 	case info.Mode().Type() != fs.ModeSocket:

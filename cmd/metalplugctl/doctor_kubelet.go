@@ -45,7 +45,7 @@ func (d *doctor) checkKubelet() (fine string) {
 		d.fail("start the kubelet: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"%s is missing: the kubelet has never run on this node", dir)
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
+		d.skip(readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
 	case err != nil && !errors.Is(err, unix.ENOTDIR):
 		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case err != nil || !info.IsDir():
@@ -152,7 +152,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	given, _, err := checkpoint.Read(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.readRemedy(err, ""), "only root can read the file: %v", fsutil.Cause(err))
+		d.skip(readRemedy(err, ""), "only root can read the file: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
 		d.fail("stop the kubelet, move the file away, and start the kubelet; the kubelet then admits its pods again", "%v", err)

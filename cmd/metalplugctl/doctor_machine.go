@@ -67,13 +67,13 @@ func (d *doctor) checkSELinux() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	switch label, err := d.label(d.path(dir)); {
 	case err != nil:
-		d.skip(d.readRemedy(err, "ls -Zd "+dir), "the label of %s cannot be read: %v", dir, fsutil.Cause(err))
+		d.skip(readRemedy(err, "ls -Zd "+dir), "the label of %s cannot be read: %v", dir, fsutil.Cause(err))
 	case !strings.Contains(label, ":container_file_t:") && !strings.Contains(label, ":kubelet_"):
 		d.warn("restart the kubelet, which sets the label of the directory", "%s has the label %s, not container_file_t", dir, label)
 	}
 	switch n, err := d.denials(); {
 	case err != nil:
-		d.skip(d.readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials cannot be counted: %s: %v", auditLog, fsutil.Cause(err))
+		d.skip(readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials cannot be counted: %s: %v", auditLog, fsutil.Cause(err))
 	case n > 0:
 		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report the denials",
 			"the audit log contains %d denials for metalplug's programs", n)

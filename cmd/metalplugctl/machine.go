@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -18,7 +17,6 @@ import (
 // machine gives access to the files and processes of a node.
 type machine struct {
 	root string // directory that contains the files of the node, or empty for /
-	uid  int    // user ID that the doctor runs as
 
 	label func(name string) (string, error) // returns the SELinux label of a file
 }
@@ -40,17 +38,15 @@ func (m machine) read(name string) string {
 
 // readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the command as
 // root. In all other cases, readRemedy returns its second argument.
-func (m machine) readRemedy(err error, otherwise string) string {
-	const denied = "access is denied even to root, for example by SELinux or a container; run doctor on the node itself; ausearch -m avc -ts recent"
+func readRemedy(err error, otherwise string) string {
+	const asRoot = "run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent"
 	switch {
 	case !errors.Is(err, fs.ErrPermission):
 		return otherwise
-	case m.uid == 0:
-		return cmp.Or(otherwise, denied)
 	case otherwise == "":
-		return "run doctor as root"
+		return asRoot
 	}
-	return "run doctor as root; or " + otherwise
+	return asRoot + "; or " + otherwise
 }
 
 // same reports whether two paths, which may be links, refer to the same directory.

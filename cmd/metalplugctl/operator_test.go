@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -341,26 +340,6 @@ match = { SUBSYSTEM = "tty" }
 	golden(t, "list-grouped.txt", stdout)
 }
 
-func TestCordonOutlivesTheDaemon(t *testing.T) {
-	n := newNode(t, bundledText(t, "gpu-server"), "")
-	if code, _, stderr := n.ctl("cordon", lastDisk); code != exitOK {
-		t.Fatal(stderr)
-	}
-	n.stop()
-	os.RemoveAll(n.path("run")) // like a reboot
-	n.start()
-	code, stdout, stderr := n.ctl("list", "-o", "json")
-	var devices []api.Device
-	if err := json.Unmarshal([]byte(stdout), &devices); code != exitOK || err != nil {
-		t.Fatalf("exit %d, %v: %s", code, err, stderr)
-	}
-	for _, d := range devices {
-		if want := d.ID == lastDisk; d.Cordoned != want || want && d.Reason != "cordoned: by the operator" {
-			t.Errorf("%+v", d)
-		}
-	}
-}
-
 // TestCordonOfAnAbsentDevice cordons a device that is not offered and then disappears. The cordon stays visible, and the
 // beginning of the ID is enough to end it.
 func TestCordonOfAnAbsentDevice(t *testing.T) {
@@ -682,30 +661,6 @@ func TestUnwrittenInStatus(t *testing.T) {
 	}
 }
 
-// TestUnsavedStateInStatus puts a directory at the path of the state file, and checks that status shows the error.
-func TestUnsavedStateInStatus(t *testing.T) {
-	n := newNode(t, bundledText(t, "nvme-blank"), "")
-	n.stop()
-	file := n.path("state/state.json")
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.MkdirAll(file+".new/in the way", 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	n.connect(nvmeName)
-	limit := time.After(patience)
-	for {
-		code, stdout, _ := n.ctl("status")
-		if code == exitProblem && strings.Contains(stdout, "\nfiles         state not saved: ") {
-			return
-		}
-		select {
-		case <-limit:
-			t.Fatalf("exit %d\n%s", code, stdout)
-		default:
-		}
-	}
-}
-
 // refusal is a kubelet that refuses each registration.
 type refusal struct {
 	pluginapi.UnimplementedRegistrationServer
@@ -727,13 +682,5 @@ func TestColours(t *testing.T) {
 	colours.devices(devices, resources, false)
 	if !strings.Contains(colours.String(), green+"Healthy"+normal) {
 		t.Errorf("no colour: %s", colours.String())
-	}
-}
-
-func TestWhatHardwareSaysSteersNoTerminal(t *testing.T) {
-	s := &screen{}
-	s.line("", "", "a\x1b[2Jb\nc\u202ed")
-	if strings.ContainsAny(s.String(), "\x1b\u202e") || strings.Count(s.String(), "\n") != 1 {
-		t.Errorf("%q", s.String())
 	}
 }
