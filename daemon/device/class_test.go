@@ -198,3 +198,18 @@ func functionsIn(sightings []device.Sighting) []string {
 	slices.Sort(functions)
 	return slices.Compact(functions)
 }
+
+// TestWokenBy checks which events of other devices require an inspection of a class. NVIDIA's modules create nodes without an
+// event, the node of an adapter is its sibling, and so is the management function of an FPGA card.
+func TestWokenBy(t *testing.T) {
+	_, modules := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
+	_, adapters := recorded(t, "infiniband-mlx5")
+	_, cards := recorded(t, "fpga-xrt")
+	siblings := []string{"infiniband_verbs", "infiniband_mad", "misc"}
+	for _, d := range slices.Concat(modules, adapters, cards) {
+		gpu, fpga := d.SysPath == "/sys/module/nvidia_uvm", d.Properties.Value("DRIVER") == "xclmgmt"
+		if device.GPU.WokenBy(d) != gpu || device.FPGA.WokenBy(d) != fpga || device.InfiniBand.WokenBy(d) != slices.Contains(siblings, d.Subsystem) {
+			t.Errorf("%s wakes other classes", d.SysPath)
+		}
+	}
+}

@@ -4,8 +4,6 @@ package device_test
 
 import (
 	"testing"
-
-	"github.com/metalplug/metalplug/daemon/device"
 )
 
 func TestXRT(t *testing.T) {
@@ -62,14 +60,4 @@ func TestXDMA(t *testing.T) {
 		{name: "off the bus", recording: "fpga-xdma", edits: []string{"config=ee103f90", "config=ffffffff"}, want: card +
 			"  sick: the PCI configuration space does not answer: the device has fallen off the bus\n" + nodes},
 	})
-}
-
-// An event of the management function requires an inspection of the card.
-func TestFPGAWokenByManagement(t *testing.T) {
-	_, devices := recorded(t, "fpga-xrt")
-	for _, d := range devices {
-		if got, want := device.FPGA.WokenBy(d), d.Properties.Value("DRIVER") == "xclmgmt"; got != want {
-			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)
-		}
-	}
 }

@@ -242,13 +242,3 @@ func TestVirtualFunctions(t *testing.T) {
 			part + "\n  sick: " + silent + partNodes + guest},
 	})
 }
-
-// A module that is loaded later requires an inspection, because its nodes appear without an event.
-func TestGPUWokenByModule(t *testing.T) {
-	_, devices := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
-	for _, d := range devices {
-		if got, want := device.GPU.WokenBy(d), d.SysPath == "/sys/module/nvidia_uvm"; got != want {
-			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)
-		}
-	}
-}

@@ -131,13 +131,3 @@ func TestInfiniBandVirtualFunctions(t *testing.T) {
 		}, want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n  sick: "+silent, "  sick: physical function 0000:3b:00.0: "+silent)},
 	})
 }
-
-func TestInfiniBandWokenBySiblings(t *testing.T) {
-	_, devices := recorded(t, "infiniband-mlx5")
-	want := map[string]bool{"infiniband_verbs": true, "infiniband_mad": true, "misc": true}
-	for _, d := range devices {
-		if got := device.InfiniBand.WokenBy(d); got != want[d.Subsystem] {
-			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)
-		}
-	}
-}

@@ -226,16 +226,3 @@ func brief(events []udev.Event) []string {
 	}
 	return list
 }
-
-func TestBundled(t *testing.T) {
-	for _, b := range recording.Bundled() {
-		t.Run(b.Name, func(t *testing.T) {
-			if b.Title == "" {
-				t.Error(`no "# title: …" in the first line`)
-			}
-			if err := mustParse(t, string(b.Text)).Write(t.TempDir()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
