@@ -42,8 +42,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 				return nil
 			case err == nil:
 				complaint = ""
-				d.control.SetHolders(holders.Pods())
-				d.noteHolders(snapshot, holders.Pods())
+				d.control.SetHolders(holders.Pods)
+				d.noteHolders(snapshot, holders.Pods)
 				d.inventory.Confirm(answer)
 			case err.Error() != complaint:
 				complaint = err.Error()

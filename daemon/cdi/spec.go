@@ -49,11 +49,7 @@ func writeFile(file string, spec specs.Spec) (err error) {
 	}
 	// Container engines without root privileges must be able to read the spec. The CDI library's own function would write a file
 	// that only root can read.
-	err = fsutil.ReplaceFile(file, 0o644, text)
-	if errors.Is(err, fsutil.ErrUnsynced) { // not an error here, because the daemon writes the spec again after a crash
-		return nil
-	}
-	return err
+	return fsutil.ReplaceFile(file, 0o644, text)
 }
 
 // nodes returns the nodes of a device, or nil if a node is missing.

@@ -7,15 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 const (
@@ -48,33 +46,21 @@ type Entry struct {
 // because no pod has ever held one.
 func Read(dir string) (all []AllocatedShare, written time.Time, err error) {
 	file := filepath.Join(dir, File)
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // without O_NONBLOCK, opening a pipe waits for a writer
-	if errors.Is(err, fs.ErrNotExist) {
+	text, written, err := fsutil.ReadDated(file, maxSize)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, time.Time{}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, time.Time{}, err
 	}
-	defer f.Close()
-	info, err := f.Stat() // os.Stat might return another file, because the kubelet may have replaced this one
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("read %s: not a regular file", file)
-	}
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	limited := &io.LimitedReader{R: f, N: maxSize}
 	var content struct {
 		Data struct{ PodDeviceEntries json.RawMessage }
 	}
 	var entries []Entry
-	if err = json.NewDecoder(limited).Decode(&content); err == nil {
+	if err = json.Unmarshal(text, &content); err == nil {
 		err = json.Unmarshal(content.Data.PodDeviceEntries, &entries) // fails if the file contains no entries
 	}
-	switch {
-	case limited.N <= 0:
-		return nil, time.Time{}, fmt.Errorf("read %s: the file is larger than %d bytes", file, maxSize)
-	case err != nil:
+	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	for i := range entries {
@@ -88,7 +74,7 @@ func Read(dir string) (all []AllocatedShare, written time.Time, err error) {
 			}
 		}
 	}
-	return all, info.ModTime(), nil
+	return all, written, nil
 }
 
 // ShareMark is the separator in the ID of a share. The ID of the device precedes it, and the number of the share follows it.

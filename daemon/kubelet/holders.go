@@ -64,10 +64,12 @@ type Holders struct {
 	// Soon is set by Ask if the next answer must confirm a part of the last answer. The caller should then call Ask again after
 	// about a second.
 	Soon bool
+	// Pods maps the ID of each device to its holders, as found by the last call of Ask. A device with shares may have several
+	// holders. The caller must not modify the map.
+	Pods map[string][]api.Pod
 
 	missed     map[string]bool          // devices that the last answer did not name
 	remembered map[string]cachedHolding // devices that only the checkpoint names
-	pods       map[string][]api.Pod     // pods in the last answer
 }
 
 // cachedHolding records when Ask last returned [Noted] for a device that only the checkpoint names.
@@ -98,7 +100,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	if err != nil {
 		return a, err
 	}
-	h.pods, a.Kubelet, a.Written, a.Booked = listed, In(h.Dir), written, saved
+	h.Pods, a.Kubelet, a.Written, a.Booked = listed, In(h.Dir), written, saved
 	a.Holdings = make(map[string]Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered

@@ -20,10 +20,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// Pods maps the ID of each device to its holders, as found by the last call of Ask. A device with shares may have several
-// holders. The caller must not modify the result. Pods must not be called concurrently with Ask.
-func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
-
 // podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app containers
 // of active pods. Both the answer and the result contain the devices of all plugins.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {

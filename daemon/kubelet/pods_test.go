@@ -55,7 +55,7 @@ func TestPods(t *testing.T) {
 		"shared": {p, z}, "shared::0": {p}, "shared::1": {z},
 		"own": {{Namespace: "n", Name: "p", Container: "d"}},
 	}
-	if got := h.Pods(); !reflect.DeepEqual(got, want) {
+	if got := h.Pods; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -9,12 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// ErrUnsynced means that a file was replaced, but a crash may undo the replacement.
-var ErrUnsynced = errors.New("the directory cannot be synced")
 
 // ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. ReplaceFile first
 // writes NAME.new, so that a crash leaves either the complete old file or the complete new file. ReplaceFile must not be called
@@ -39,38 +37,42 @@ func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	if err := os.Rename(next, name); err != nil {
 		return err
 	}
-	if err := SyncDir(filepath.Dir(name)); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnsynced, err)
-	}
-	return nil
+	return SyncDir(filepath.Dir(name))
 }
 
 // ReadRegular reads a regular file of at most limit bytes. For anything else, such as a link or a pipe, ReadRegular returns an
 // error.
 func ReadRegular(name string, limit int64) ([]byte, error) {
+	text, _, err := ReadDated(name, limit)
+	return text, err
+}
+
+// ReadDated does the same as ReadRegular, and also returns when the file was last modified. os.Stat might return the time of
+// another file, because a program may have replaced this one.
+func ReadDated(name string, limit int64) (text []byte, modified time.Time, err error) {
 	// Without O_NONBLOCK, opening a pipe would block until there is a writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("read %s: the file is a symbolic link", name)
+		err = fmt.Errorf("read %s: the file is a symbolic link", name)
 	}
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, time.Time{}, err
 	case info.IsDir():
-		return nil, fmt.Errorf("read %s: the file is a directory", name)
+		return nil, time.Time{}, fmt.Errorf("read %s: the file is a directory", name)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("read %s: the file is not a regular file", name)
+		return nil, time.Time{}, fmt.Errorf("read %s: the file is not a regular file", name)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	text, err = io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {
 		err = fmt.Errorf("read %s: the file is larger than %d bytes", name, limit)
 	}
-	return text, err
+	return text, info.ModTime(), err
 }
 
 // SyncDir flushes the entries of a directory to disk, so that they survive a crash.
