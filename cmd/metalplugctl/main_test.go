@@ -179,9 +179,7 @@ func TestPreviewOfTooMuchIsAProblem(t *testing.T) {
 
 func TestPreviewOfAMachineWithoutDevicesOffersRecordings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "empty.umockdev")
-	if err := os.WriteFile(file, []byte("# nothing\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	save(t, file, "# nothing")
 	code, stdout, stderr := ctl(t, "preview", "--recording", file)
 	if code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr)

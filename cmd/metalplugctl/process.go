@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,7 +79,7 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 		p.args = words
 		return p, true
 	case "kubelite":
-		p.args = m.argumentsFile(pid, process{args: words}.flag("kubelet-args-file"))
+		p.args = m.argumentsFile(process{args: words}.flag("kubelet-args-file"))
 		return p, true
 	}
 	p.args, p.hidden = k3sKubeletFlags(words), true
@@ -108,17 +107,11 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file that contains command-line arguments. MicroK8s, for example, uses such a file.
-// The function replaces variables in the file with their values in the environment of the process.
-func (m machine) argumentsFile(pid, name string) (args []string) {
-	environment := make(map[string]string)
-	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file
-		key, value, _ := strings.Cut(of, "=")
-		environment[key] = value
-	}
-	environment["SNAP_COMMON"] = cmp.Or(environment["SNAP_COMMON"], "/var/snap/microk8s/common")
+// argumentsFile returns the lines of a file that contains command-line arguments, as MicroK8s uses. The lines contain the variable
+// SNAP_COMMON, which has the same value on each node.
+func (m machine) argumentsFile(name string) (args []string) {
 	for line := range strings.Lines(m.read(name)) {
-		args = append(args, strings.TrimSpace(os.Expand(line, func(key string) string { return environment[key] })))
+		args = append(args, strings.TrimSpace(strings.ReplaceAll(line, "${SNAP_COMMON}", "/var/snap/microk8s/common")))
 	}
 	return args
 }

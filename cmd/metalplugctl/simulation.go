@@ -17,22 +17,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. The directory must not exist yet,
-// because the function remove deletes it.
-func directoryFor(name string) (dir string, remove func(), err error) {
+// directoryFor creates a directory for a preview, which removes the directory at its end. If name is empty, the directory is
+// temporary. The directory must not exist yet.
+func directoryFor(name string) (dir string, err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
-			return "", nil, fmt.Errorf("create a temporary directory: %w; set TMPDIR", err)
+			return "", fmt.Errorf("create a temporary directory: %w; set TMPDIR", err)
 		}
-		return dir, func() { os.RemoveAll(dir) }, nil
+		return dir, nil
 	}
 	if dir, err = filepath.Abs(name); err != nil {
-		return "", nil, err
+		return "", err
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, fsutil.Cause(err))
+		return "", fmt.Errorf("serve in %s: %w; name a new directory", dir, fsutil.Cause(err))
 	}
-	return dir, func() { os.RemoveAll(dir) }, nil
+	return dir, nil
 }
 
 // daemonFile returns the path of metalplugd. daemonFile first looks in the directory of this program, and then where the package
@@ -58,11 +58,11 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	if err != nil {
 		return err
 	}
-	dir, remove, err := directoryFor(p.serve)
+	dir, err := directoryFor(p.serve)
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
 	p.Dir = dir
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()

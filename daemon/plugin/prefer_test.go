@@ -148,15 +148,6 @@ func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	return offerOf(numa, paths...)
 }
 
-func TestPreferSpread(t *testing.T) {
-	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
-	r := Resource{Shares: 3, Spread: true}
-	got := r.prefer(o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
-	if want := []string{"b::0", "b::1"}; !slices.Equal(got, want) { // two shares of a are already in use
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 2}
