@@ -125,16 +125,6 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-func TestMissingFile(t *testing.T) {
-	dir := t.TempDir()
-	main := filepath.Join(dir, "m.toml")
-	_, err := config.Load(main)
-	want := config.Problems{{File: main, What: "open: no such file or directory"}}
-	if !reflect.DeepEqual(err, want) {
-		t.Errorf("%#v, want %#v", err, want)
-	}
-}
-
 // An error in one file does not stop the check of the others.
 func TestProblemsOfSeveralFiles(t *testing.T) {
 	dir := tree(t, map[string]string{

@@ -4,10 +4,8 @@ package device_test
 
 import (
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -40,14 +38,10 @@ func TestHostReads(t *testing.T) {
 	write(t, h, gpu+"/long", strings.Repeat("x", 5000))
 	write(t, h, gpu+"/hex", " 0x1f\n")
 	write(t, h, gpu+"/text", "many\n")
-	if got, err := h.Attr(gpu, "unique_id"); err != nil || got != "4b1a2c3d5e6f7081" {
-		t.Errorf("unique_id: %q, %v", got, err)
-	}
-	if got, err := h.Attr(gpu, "blank"); err != nil || got != "" {
-		t.Errorf("blank: %q, %v", got, err)
-	}
-	if got, err := h.Attr(gpu, "long"); err != nil || len(got) != sysfs.AttrSize {
-		t.Errorf("long: %d bytes, %v", len(got), err)
+	for name, want := range map[string]string{"unique_id": "4b1a2c3d5e6f7081", "blank": "", "long": strings.Repeat("x", sysfs.AttrSize)} {
+		if got, err := h.Attr(gpu, name); err != nil || got != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
 	}
 	if got, err := h.ReadAll(gpu + "/long"); err != nil || len(got) != 5000 {
 		t.Errorf("long, whole: %d bytes, %v", len(got), err)
@@ -72,38 +66,25 @@ func second[T any](_ T, err error) error { return err }
 
 func TestHostLinks(t *testing.T) {
 	h, gpu := tree(t)
-	if got := h.Link(gpu, "driver"); got != "amdgpu" {
-		t.Errorf("driver: %q", got)
-	}
-	if got := h.Link(gpu, "none") + h.Link(gpu, "unique_id"); got != "" {
-		t.Errorf("what is no link: %q", got)
-	}
-	if got := h.Resolve("/sys/bus/pci/devices/0000:05:00.0"); got != gpu {
-		t.Errorf("resolved: %q", got)
-	}
-	if got := h.Resolve(gpu + "/driver/none"); got != "" {
-		t.Errorf("resolved, without a target: %q", got)
-	}
 	if err := os.Symlink("/", h.Path(gpu+"/outside")); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.Resolve(gpu + "/outside"); got != "" {
-		t.Errorf("resolved, outside of sysfs: %q", got)
+	for _, test := range []struct{ what, got, want string }{
+		{"driver", h.Link(gpu, "driver"), "amdgpu"},
+		{"no links", h.Link(gpu, "none") + h.Link(gpu, "unique_id"), ""},
+		{"resolved", h.Resolve("/sys/bus/pci/devices/0000:05:00.0"), gpu},
+		{"without a target", h.Resolve(gpu + "/driver/none"), ""},
+		{"outside of sysfs", h.Resolve(gpu + "/outside"), ""},
+		{"missing", h.Resolve("/sys/none"), ""},
+		{"properties", h.Properties(gpu)["PCI_ID"] + " " + h.Properties(gpu)["DRIVER"], "1002:74A1 amdgpu"},
+		{"names", strings.Join(h.Names(gpu+"/drm"), " "), "card1 renderD128"},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: %q, want %q", test.what, test.got, test.want)
+		}
 	}
-	if got := h.Resolve("/sys/none"); got != "" {
-		t.Errorf("resolved, missing: %q", got)
-	}
-	if got := h.Properties(gpu); got["PCI_ID"] != "1002:74A1" || got["DRIVER"] != "amdgpu" {
-		t.Errorf("properties: %v", got)
-	}
-	if got := h.Properties(gpu + "/none"); len(got) != 0 {
-		t.Errorf("properties of nothing: %v", slices.Sorted(maps.Keys(got)))
-	}
-	if got := h.Names(gpu + "/drm"); !slices.Equal(got, []string{"card1", "renderD128"}) {
-		t.Errorf("names: %q", got)
-	}
-	if got := h.Names(gpu + "/none"); got != nil {
-		t.Errorf("names of nothing: %q", got)
+	if names, properties := h.Names(gpu+"/none"), h.Properties(gpu+"/none"); len(names) > 0 || len(properties) > 0 {
+		t.Errorf("in a missing directory: %q, %q", names, properties)
 	}
 }
 
