@@ -102,7 +102,11 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
-	e.withholdIncomplete(sighting)
+	// Withhold a disk while the kernel adds or removes its attributes. Without the diskseq, metalplug could mistake another disk
+	// for this one.
+	if e.Appearance != "" && sighting.Target.IsDisk() && sighting.Target.Appearance() == "" {
+		sighting.Target, sighting.Offer = nil, fmt.Errorf("%w: the diskseq of the disk cannot be read", device.ErrIncomplete)
+	}
 	if raw != nil && raw != e {
 		e.rival, raw.rival = raw, e
 	}
@@ -126,7 +130,9 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	i.noteWrites(e, sighting)
 	i.compareContent(e, sighting)
 	i.weigh(e, sighting)
-	e.closeWindow()
+	if e.work.phase == afterWork && !e.outdated() { // an inspection that began after the end of the work has returned
+		e.work.phase = noWork
+	}
 	i.changed(e)
 	return e
 }
@@ -167,14 +173,6 @@ func place(d *device.Device) string {
 		return path.Base(d.SysPath)
 	}
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
-}
-
-// withholdIncomplete withholds a disk while the kernel adds or removes its attributes. Without the diskseq, metalplug could
-// mistake another disk for this one.
-func (e *entry) withholdIncomplete(s *device.Sighting) {
-	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
-		s.Target, s.Offer = nil, fmt.Errorf("%w: the diskseq of the disk cannot be read", device.ErrIncomplete)
-	}
 }
 
 // noteHardwareGone records that hardware is gone or was replaced. Hardware that appears after this must be initialised again. A

@@ -46,6 +46,8 @@ const (
 	// changes, more changes are likely.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
+	// workersLimit is how long a stopping inventory waits for the last results of the workers. TimeoutStopSec= of the unit is 15 s.
+	workersLimit = 10 * time.Second
 	// saveDelay is how long metalplugd waits before it saves a change, so that the kubelet gets the change first.
 	saveDelay = 100 * time.Millisecond
 )
@@ -196,7 +198,15 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	l.carryOut()     // carry out the remaining requests, so that the state file contains their results
+	// Carry out the remaining requests, and those of the workers, so that the state file contains their results.
+	workers, stop := context.WithTimeout(context.WithoutCancel(ctx), workersLimit)
+	for l.carryOut(); err == nil && len(l.reservations) > 0 && workers.Err() == nil; l.carryOut() {
+		select {
+		case <-l.wake:
+		case <-workers.Done():
+		}
+	}
+	stop()
 	l.unsaved = true // devices may have changed since the last publication
 	close(i.done)
 	l.save()

@@ -84,13 +84,6 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.absentUntil))
 }
 
-// closeWindow ends the window once an inspection has returned. This inspection must have begun after the end of the work.
-func (e *entry) closeWindow() {
-	if e.work.phase == afterWork && !e.outdated() {
-		e.work.phase = noWork
-	}
-}
-
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
 	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. Event is empty if the lease does

@@ -3,6 +3,7 @@
 package turnover_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +70,7 @@ func (h *helpers) called(ctx context.Context, what, note string) error {
 	err, during := h.fail[what], h.during[what]
 	h.mu.Unlock()
 	if during != nil {
-		if failed := during(ctx); failed != nil {
+		if failed := cmp.Or(during(ctx), ctx.Err()); failed != nil { // a client does not wait for an answer after the end of ctx
 			return failed
 		}
 	}

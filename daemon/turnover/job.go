@@ -81,17 +81,19 @@ func (j *job) rule() lease.Rule {
 // all changes to the hardware.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
-	if err != nil {
-		return err
+	if err == nil {
+		j.Status = s
 	}
-	j.Status = s
-	return nil
+	return err
 }
 
-// fail sets the outcome of the job after its work has ended with an error.
-func (j *job) fail(err error, order lease.Order) {
+// fail sets the outcome of the job after its work has ended with an error. If ctx is cancelled, metalplugd is stopping, and its
+// next run repeats the work.
+func (j *job) fail(ctx context.Context, err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		j.outcome = inventory.Outcome{Touched: half}
 	case errors.Is(err, device.ErrForeign): // the lease does not fail; the next inspection shows why pods cannot get the disk
 		j.outcome = inventory.Outcome{Foreign: true}
 	case isBusy(err), errors.Is(err, device.ErrUnproven):

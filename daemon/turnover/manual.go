@@ -67,9 +67,9 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 		switch {
 		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		case errors.Is(err, errUnsaved):
-			j.fail(err, lease.NoOrder)
+			j.fail(context.WithoutCancel(ctx), err, lease.NoOrder)
 		default:
-			j.fail(fmt.Errorf("manual %s: %w", order, err), order)
+			j.fail(context.WithoutCancel(ctx), fmt.Errorf("manual %s: %w", order, err), order)
 		}
 		return err
 	}
@@ -180,10 +180,7 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 		err = j.eraseNow(ctx)
 	}
 	why := ""
-	switch {
-	case ctx.Err() != nil: // the next run of metalplugd repeats the work
-		return ctx.Err()
-	case err != nil:
+	if err != nil {
 		why = err.Error()
 	}
 	j.Inventory.Delayed(j.Device.ID, why)
@@ -200,8 +197,8 @@ func (j *job) eraseNow(ctx context.Context) error {
 	case err == nil:
 		j.Inventory.Recovered(j.Device.ID)
 		j.outcome.Event = lease.Cleared
-	case errors.Is(err, errUnsaved):
-		j.fail(err, lease.NoOrder) // the saved order remains, so metalplugd would repeat the erasure after a crash
+	case errors.Is(err, errUnsaved), ctx.Err() != nil:
+		j.fail(ctx, err, lease.NoOrder) // the saved order remains, so metalplugd would repeat the erasure after a crash
 	default:
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
 			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)

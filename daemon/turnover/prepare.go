@@ -122,11 +122,12 @@ func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners
 	// Record the result only after the vendor unit has ended. Otherwise, if metalplugd ended while the unit was running, the
 	// next run would not erase the data that the unit has written.
 	j.Inventory.Prepared(id, p)
-	if errors.Is(ctx.Err(), context.Canceled) { // the daemon is stopping, and its next run repeats the work
+	if errors.Is(ctx.Err(), context.Canceled) {
+		j.fail(ctx, err, lease.NoOrder)
 		return cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
-		j.fail(err, lease.NoOrder)
+		j.fail(ctx, err, lease.NoOrder)
 		j.note(j.Status, audit.Refused, err, audit.Entry{Pods: owners})
 		return err
 	}

@@ -41,8 +41,6 @@ func (j *job) read(ctx context.Context) error {
 	target.Pods, _ = j.Pods()
 	found, err := j.Host.Touch.Survey(limited, target, from.Read)
 	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
 	case err == nil && found.Content == "" && found.Read <= from.Read && found.Read < found.Size:
 		err = errors.New("no progress")
 		fallthrough

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
@@ -44,16 +43,12 @@ func (j *job) cleanUp(ctx context.Context) error {
 	}
 	j.outcome.Event = lease.Cleared
 	err := j.restore(ctx)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil: // the next run of metalplugd repeats the work
-		j.outcome = inventory.Outcome{}
-		return err
-	case isBusy(err):
+	if isBusy(err) {
 		j.Inventory.Delayed(j.Device.ID, err.Error())
 	}
-	j.fail(err, j.Order) // the work included the operator's order, if there was one
+	if err != nil {
+		j.fail(ctx, err, j.Order) // the work included the operator's order, if there was one
+	}
 	return err
 }
 

@@ -36,6 +36,10 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	return p, nil
 }
 
+// stopLimit is how long a stopping metalplugd waits for the answer of a helper that works on a device. After that, the inventory
+// must still record the result.
+const stopLimit = 8 * time.Second
+
 // prepared sends the request to the helper. Before an erasure, prepared waits until the fingerprint of the disk is gone from the
 // state file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
@@ -61,7 +65,11 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 		}
 	}
 	if err == nil {
-		p, err = j.Host.Touch.Prepare(ctx, target, w)
+		end, _ := ctx.Deadline()
+		working, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
+		defer cancel()
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(stopLimit, cancel) })()
+		p, err = j.Host.Touch.Prepare(working, target, w)
 	}
 	switch {
 	case err == nil && w.Scrub != "" && !p.Erased:
