@@ -70,8 +70,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 			i = len(ask.Requests)
 			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
-		r := &ask.Requests[i]
-		if !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
+		if r := &ask.Requests[i]; !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
 			r.Devices = append(r.Devices, device.ID)
 		}
 	}

@@ -73,8 +73,7 @@ func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
 	for idle := 0; idle < 2 && time.Now().Before(end); {
 		<-time.After(drainInterval)
-		idle++
-		if r.running.Load() > 0 {
+		if idle++; r.running.Load() > 0 {
 			idle = 0
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -23,8 +24,8 @@ import (
 
 // identity reads a kubeconfig. If there is a token, the token replaces the identity in the kubeconfig. If a user is given, the
 // token impersonates this user. The function raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the
-// default rate, it would take half a minute to write them. The channel used is filled after each request to the API server.
-func identity(file, token, user string, used chan<- struct{}) (*rest.Config, error) {
+// default rate, it would take half a minute to write them. The last parameters are fields of [transport].
+func identity(file, token, user string, used chan<- struct{}, refused *atomic.Bool) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
@@ -44,50 +45,49 @@ func identity(file, token, user string, used chan<- struct{}) (*rest.Config, err
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	config.QPS, config.Burst, config.UserAgent = 100, 200, "metalplug-dra/"+version
-	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, used} })
+	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, used, refused} })
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	return config, nil
 }
 
 // transport fills a channel after each request, because client-go may have read a renewed token or certificate for the request.
+// transport also records whether the API server refused the identity of the last request.
 type transport struct {
 	http.RoundTripper
-	used chan<- struct{}
+	used    chan<- struct{}
+	refused *atomic.Bool
 }
 
 // RoundTrip sends a request.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer liveness.Poke(t.used)
-	return t.RoundTripper.RoundTrip(r)
+	answer, err := t.RoundTripper.RoundTrip(r)
+	t.refused.Store(err == nil && answer.StatusCode == http.StatusUnauthorized)
+	return answer, err
 }
 
 // described returns a text for systemd's status line and the journal. The text contains the user of an identity, and when the
 // identity expires. described does not check the identity, because only the API server can do so.
 func described(c *rest.Config) string {
-	if c.BearerTokenFile != "" {
-		return describedToken(c.BearerTokenFile, c.Impersonate.UserName)
+	if c.BearerTokenFile == "" {
+		files := rest.CopyConfig(c)  // in c itself, the content of the files would hide a renewed certificate
+		_ = rest.LoadTLSFiles(files) // a later connection reports the error
+		if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
+			return fmt.Sprintf("acts as %s until %s, with a certificate", chain[0].Subject.CommonName, chain[0].NotAfter.UTC().Format(api.TimeFormat))
+		}
+		return "acts as the user of the kubeconfig"
 	}
-	files := rest.CopyConfig(c)  // in c itself, the content of the files would hide a renewed certificate
-	_ = rest.LoadTLSFiles(files) // a later connection reports the error
-	if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
-		return fmt.Sprintf("acts as %s until %s, with a certificate", chain[0].Subject.CommonName, chain[0].NotAfter.UTC().Format(api.TimeFormat))
-	}
-	return "acts as the user of the kubeconfig"
-}
-
-// describedToken does the same as described, for the token in a file.
-func describedToken(file, user string) string {
 	var claims struct { // RFC 7519, section 4.1, and pkg/serviceaccount/claims.go of Kubernetes
 		Sub     string
 		Exp     int64                                // seconds since 1970
 		Cluster struct{ Node struct{ Name string } } `json:"kubernetes.io"`
 	}
-	token, _ := os.ReadFile(file) // identity has read the file before
+	token, _ := os.ReadFile(c.BearerTokenFile) // identity has read the file before
 	if parts := strings.Split(string(token), "."); len(parts) == 3 {
 		payload, _ := base64.RawURLEncoding.DecodeString(parts[1])
 		_ = json.Unmarshal(payload, &claims) // tokens that Kubernetes did not issue have another form
 	}
-	text := "acts as " + cmp.Or(user, claims.Sub, "the user of the token")
+	text := "acts as " + cmp.Or(c.Impersonate.UserName, claims.Sub, "the user of the token")
 	if claims.Exp != 0 {
 		text += " until " + time.Unix(claims.Exp, 0).UTC().Format(api.TimeFormat)
 	}

@@ -5,13 +5,20 @@ package main
 import (
 	"encoding/base64"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/client-go/rest"
 )
+
+// server is an API server that answers each request with this code.
+type server int
+
+func (s server) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: int(s)}, nil
+}
 
 // If there is a token, the driver uses it as its identity. The kubeconfig then needs no user, and may name files that only
 // the kubelet can read.
@@ -35,16 +42,21 @@ current-context: x
 					t.Fatal(err)
 				}
 			}
-			used := make(chan struct{}, 1)
-			config, err := identity(kubeconfig, token, "system:node:a", used)
+			used, refused := make(chan struct{}, 1), new(atomic.Bool)
+			config, err := identity(kubeconfig, token, "system:node:a", used, refused)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if config.BearerTokenFile != token || config.Impersonate.UserName != "system:node:a" || config.CertFile != "" || config.Username != "" {
 				t.Errorf("got the identity %+v, want the token that acts as system:node:a", config)
 			}
-			_, _ = config.WrapTransport(http.NewFileTransport(http.Dir(dir))).RoundTrip(&http.Request{URL: &url.URL{Path: "/missing"}})
-			<-used // the driver reads the token again
+			for _, code := range []int{http.StatusUnauthorized, http.StatusNotFound} {
+				_, _ = config.WrapTransport(server(code)).RoundTrip(&http.Request{})
+				<-used // the driver reads the token again
+				if refused.Load() != (code == http.StatusUnauthorized) {
+					t.Errorf("after the answer %d, the identity is refused: %v", code, refused.Load())
+				}
+			}
 			if got, want := described(config), "acts as system:node:a, with a token"; got != want {
 				t.Errorf("%q, want %q", got, want)
 			}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"k8s.io/client-go/kubernetes"
@@ -41,6 +43,9 @@ Exit codes: 0 success; 1 a part failed; 2 invalid command line; 78 invalid kubec
 
 `
 
+// refusal is the reason for the operator if the API server refuses the identity.
+var refusal = map[bool]string{true: "the API server refuses the identity"}
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
@@ -61,12 +66,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "metalplug-dra "+version)
 		return exitOK
 	}
-	user := "" // user that the token impersonates
-	if *impersonate {
-		user = "system:node:" + *node
-	}
-	used := make(chan struct{}, 1)
-	config, err := identity(*kubeconfig, *token, user, used)
+	user := map[bool]string{true: "system:node:" + *node}[*impersonate] // user that the token impersonates, or ""
+	used, refused := make(chan struct{}, 1), new(atomic.Bool)
+	config, err := identity(*kubeconfig, *token, user, used, refused)
 	if err != nil {
 		fmt.Fprintln(stderr, "metalplug-dra:", err)
 		return exitConfig
@@ -82,7 +84,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
-	note := func(problem string) { _ = systemd.Status(strings.TrimSuffix(described(config)+"; "+problem, "; ")) }
+	note := func(problem string) {
+		_ = systemd.Status(strings.TrimSuffix(described(config)+"; "+cmp.Or(problem, refusal[refused.Load()]), "; "))
+	}
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note, Used: used}
 	if passed := sockets.Listeners(); len(passed) > 0 {
 		o.Listen = func(_ context.Context, path string) (net.Listener, error) { return passed.Listen(path) }
