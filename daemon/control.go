@@ -27,7 +27,8 @@ func (d *daemon) newControl() *control.Server {
 		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // has no helpers, so no request can open a device node
 		Standing:  d.standing,
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
-		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand, Claims: d.claims,
+		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
+		Prepare: d.claims.Prepare, Unprepare: d.claims.Unprepare,
 	})
 }
 

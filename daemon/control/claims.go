@@ -20,12 +20,6 @@ import (
 // ErrWorking means that the devices of a claim are still being reset or erased. The client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
-// Claims prepares and unprepares the devices of claims. Both methods may be called repeatedly for the same claim.
-type Claims interface {
-	Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error)
-	Unprepare(ctx context.Context, uid string) error
-}
-
 // ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims,
 // and no client may change a device. Only the permissions of the socket restrict its clients, because the daemon cannot
 // identify their users. With PrivateUsers=yes, the kernel shows the daemon the same user for all users except root. ServeClaims
@@ -78,13 +72,13 @@ func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 		err = errors.New("the claim has no requests")
 	}
 	s.perform(w, r, ask, err, func(uid string) (any, error) {
-		return s.Claims.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
+		return s.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
 	})
 }
 
 // unprepare takes the devices back from a claim.
 func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
-	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
+	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Unprepare(r.Context(), uid) })
 }
 
 // perform calls change() through the function [perform], and logs errors. perform first waits for the first snapshot, because

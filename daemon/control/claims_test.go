@@ -20,21 +20,19 @@ import (
 )
 
 // claims simulates the daemon's claims. The UID in a request selects the answer.
-type claims struct{}
-
-func (claims) Prepare(_ context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
-	p.Requests = []api.PreparedRequest{{Name: ask.Requests[0].Name, CDI: []string{claim.String()}}}
-	return p, claims{}.Unprepare(context.Background(), claim.UID)
-}
-
-func (claims) Unprepare(_ context.Context, uid string) error {
-	return map[string]error{
+func claims(o *control.Options) {
+	errs := map[string]error{
 		"working": control.ErrWorking, "unknown": inventory.ErrUnknownDevice, "held": errors.New("the device is held"),
-	}[uid]
+	}
+	o.Prepare = func(_ context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
+		p.Requests = []api.PreparedRequest{{Name: ask.Requests[0].Name, CDI: []string{claim.String()}}}
+		return p, errs[claim.UID]
+	}
+	o.Unprepare = func(_ context.Context, uid string) error { return errs[uid] }
 }
 
 func TestClaims(t *testing.T) {
-	b := start(t, machine(), func(o *control.Options) { o.Claims = claims{} })
+	b := start(t, machine(), claims)
 	one := `{"namespace":"ns","name":"c","requests":[{"name":"a/b","devices":["x"]}]}`
 	many := strings.Repeat(`"x",`, 33)
 	for _, c := range []struct {
@@ -110,7 +108,7 @@ func serveClaims(t *testing.T, b *bench) (socket string, stop func()) {
 // if it stops before.
 func TestClaimsDuringStart(t *testing.T) {
 	starting := inventory.New(inventory.Options{}) // does not run, so it has no snapshot
-	b := start(t, machine(), func(o *control.Options) { o.Claims, o.Inventory = claims{}, starting })
+	b := start(t, machine(), claims, func(o *control.Options) { o.Inventory = starting })
 	socket, stop := serveClaims(t, b)
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -131,7 +129,7 @@ func TestClaimsDuringStart(t *testing.T) {
 
 // TestClaimsSocket checks that a user with access to the socket for claims can prepare claims, and can change nothing else.
 func TestClaimsSocket(t *testing.T) {
-	b := start(t, machine(), func(o *control.Options) { o.Claims = claims{} })
+	b := start(t, machine(), claims)
 	socket, stop := serveClaims(t, b)
 	defer stop()
 	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666), os.Chmod(socket, 0o666)); err != nil {

@@ -115,9 +115,10 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	return New(Options{
 		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
 		Standing: func() map[string]api.Registration { return nil }, Unwritten: func() []string { return nil },
-		Foreign: func(map[string][]string) map[string]string { return nil },
-		Claims:  noClaims{},
-		Adopt:   func(context.Context, string, api.Change) (string, error) { touched(); return "", nil },
+		Foreign:   func(map[string][]string) map[string]string { return nil },
+		Prepare:   func(context.Context, api.ClaimRef, api.Claim) (p api.Prepared, err error) { return p, nil },
+		Unprepare: func(context.Context, string) error { return nil },
+		Adopt:     func(context.Context, string, api.Change) (string, error) { touched(); return "", nil },
 		Reset: func(_ context.Context, id string, o api.Change) error {
 			touched()
 			if id == "" {
@@ -127,11 +128,3 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 		},
 	})
 }
-
-// noClaims accepts each request and does nothing.
-type noClaims struct{}
-
-func (noClaims) Prepare(context.Context, api.ClaimRef, api.Claim) (p api.Prepared, err error) {
-	return p, nil
-}
-func (noClaims) Unprepare(context.Context, string) error { return nil }
