@@ -82,10 +82,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 // not wait.
 func (i *Inventory) Unheld(id string, target *device.Target) {
 	i.about(id, func(l *loop, e *entry) {
-		if e.sighting == nil || !e.sighting.Target.Alike(target) || e.outdated() {
-			return
-		}
-		if v := l.evidence.Get(e.Disk); v != nil {
+		if v := l.evidence.Get(e.Disk); v != nil && e.sighting != nil && e.sighting.Target.Alike(target) && !e.outdated() {
 			e.work.delay = ""
 			v.Asked = l.evidence.Presence(e.Disk)
 			l.saveSoon(e)

@@ -90,9 +90,6 @@ func (p *publishing) swap(next *Snapshot) {
 func (l *loop) next(now time.Time) *Snapshot {
 	last := l.published.Load().snapshot
 	next := &Snapshot{Version: last.Version + 1, Offers: maps.Clone(last.Offers), Others: last.Others}
-	if next.Offers == nil {
-		next.Offers = make(map[string]*Offer)
-	}
 	bundler{l}.assemble()
 	changed := l.judgeDirty(now)
 	bundler{l}.publishBundles(changed, now)
@@ -210,10 +207,7 @@ func (p *publishing) report(old, s *Status) {
 
 // reportWarning logs a new warning about a usable device.
 func reportWarning(log *slog.Logger, old, s *Status) {
-	before := ""
-	if old != nil {
-		before = old.Warning
-	}
+	before := cmp.Or(old, new(Status)).Warning
 	switch {
 	case s.Warning == before:
 	case s.Warning != "":

@@ -262,13 +262,26 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
+// Settled waits until a snapshot shows the result of the last work on a device. Settled returns earlier if ctx ends or if the
+// inspection after the work is stuck.
+func Settled(ctx context.Context, i *Inventory, id string) {
+	ctx, cancel := context.WithTimeout(ctx, inspect.StuckLook)
+	defer cancel()
+	_ = i.await(ctx, func(*Snapshot) (settled bool) {
+		_ = i.ask(ctx, func(l *loop) error {
+			e := l.entries[id]
+			settled = e == nil || !l.dirty[e] && !e.frozen(time.Now())
+			return nil
+		})
+		return settled
+	})
+}
+
 // Delayed records why pending work is delayed. An empty text means that the work is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.about(id, func(l *loop, e *entry) {
-		if e.work.delay != why {
-			e.work.delay = why
-			l.changed(e)
-		}
+		e.work.delay = why
+		l.changed(e)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
@@ -24,8 +25,8 @@ const (
 )
 
 // ByHand resets a device that no pod holds. If the change o names an erase method, ByHand erases the device instead. In a dry
-// run, ByHand makes the same checks, but changes nothing. ByHand blocks until the work is done or ctx ends. The error is
-// [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
+// run, ByHand makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the result of the work, or until ctx
+// ends. The error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is simulated from a recording", id, ErrUnfit)
@@ -34,6 +35,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if err != nil {
 		return err
 	}
+	defer inventory.Settled(ctx, t.Inventory, id)
 	defer j.finish()
 	switch {
 	case !j.Present:
@@ -179,16 +181,12 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	if err == nil {
 		err = j.eraseNow(ctx)
 	}
-	why := ""
-	if err != nil {
-		why = err.Error()
-	}
-	j.Inventory.Delayed(j.Device.ID, why)
+	j.Inventory.Delayed(j.Device.ID, cmp.Or(err, errors.New("")).Error())
 	return err
 }
 
 func (j *job) eraseNow(ctx context.Context) error {
-	if err := j.begin(ctx, lease.Clear, "adopted, being erased"); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
+	if err := j.begin(ctx, lease.Clear, "unproven: adopted, being erased"); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
 		return err
 	}
 	j.policy.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint

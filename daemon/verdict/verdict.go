@@ -225,7 +225,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Healthy = v.Reason == ""
 	}
 	if f.Frozen != nil {
-		v.Healthy, v.Reason = f.Frozen.Healthy, f.Frozen.Reason
+		v.Healthy, v.Reason = f.Frozen.Healthy, cmp.Or(f.Work, f.Frozen.Reason)
 	}
 	return v
 }
