@@ -14,8 +14,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is the name of a file in paths.run. If the file exists, metalplugd has already started once since boot.
-const startMark = "started"
+// startMark is a file below paths.run. If the file exists, metalplugd has already started once since boot. The file has a directory
+// of its own, because the sandbox does not let metalplugd write to the directory of the sockets.
+const startMark = "daemon/started"
 
 // errOther is returned if another instance is running.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
@@ -54,8 +55,8 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 // markStart returns the time when an earlier daemon was last registered with a kubelet. The time is zero at the first start after
 // boot, when paths.run is still empty.
 func markStart(run string) (last time.Time) {
-	_ = os.MkdirAll(run, 0o755) // if this fails, the control socket cannot be created either, and that error is logged
 	mark := filepath.Join(run, startMark)
+	_ = os.MkdirAll(filepath.Dir(mark), 0o755) // if this fails, the control socket cannot be created either, and that error is logged
 	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		f.Close()

@@ -263,7 +263,7 @@ func TestDoctor(t *testing.T) {
 		"kubelet-microshift": func(f *fixture) { f.run("/usr/bin/microshift", "run") },
 		"kubelet-in-a-container": func(f *fixture) {
 			f.run("/usr/bin/kubelet", "--root-dir=/data")
-			f.files["/proc/4711/ns/mnt"], f.files["/proc/self/ns/mnt"] = "link mnt:[2]", "link mnt:[1]"
+			f.files["/proc/4711/ns/mnt"] = "link mnt:[2]"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,6 +296,7 @@ func (f *fixture) claims() {
 // run adds a process with this command line (proc(5), /proc/pid/cmdline).
 func (f *fixture) run(command ...string) {
 	f.files["/proc/4711/cmdline"] = strings.Join(command, "\x00") + "\x00"
+	f.files["/proc/4711/ns/mnt"], f.files["/proc/self/ns/mnt"] = "link mnt:[1]", "link mnt:[1]"
 }
 
 // microk8s adds the process and the files of MicroK8s.

@@ -54,6 +54,9 @@ func (m machine) kubelets() (here, elsewhere []process) {
 			elsewhere = append(elsewhere, p)
 			continue
 		}
+		if p.name == "kubelite" && mounts != "" { // a container may name any path
+			p.args = m.argumentsFile(p.flag("kubelet-args-file"))
+		}
 		here = append(here, p)
 	}
 	return here, elsewhere
@@ -75,11 +78,8 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 	words = words[1:]
 	runs := func(commands ...string) bool { return len(words) > 0 && slices.Contains(commands, words[0]) }
 	switch p.name {
-	case "kubelet":
+	case "kubelet", "kubelite":
 		p.args = words
-		return p, true
-	case "kubelite":
-		p.args = m.argumentsFile(process{args: words}.flag("kubelet-args-file"))
 		return p, true
 	}
 	p.args, p.hidden = k3sKubeletFlags(words), true

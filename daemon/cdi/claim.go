@@ -31,6 +31,10 @@ const claimPrefix = "metalplug-claim_"
 // claimSize is the maximum size of a claim's spec. A claim has at most 32 devices.
 const claimSize = 1 << 20
 
+// maxClaims is the maximum number of claims with a spec. A kubelet runs a few hundred pods. A compromised metalplug-dra could
+// otherwise prepare any number of claims with admin access, and so fill /run.
+const maxClaims = 4096
+
 // adminSuffix marks the devices of a request with admin access. adminSuffix follows the first part of a CDI device name. Neither
 // the name of a request nor the UID of a claim contains a dot.
 const adminSuffix = ".admin"
@@ -54,6 +58,9 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 	// claims.
 	snapshot, _ := s.Inventory.Snapshot()
 	err = s.pruneClaims(snapshot)
+	if others, _ := filepath.Glob(s.claimFile("*")); len(others) >= maxClaims && !slices.Contains(others, s.claimFile(uid)) {
+		return nil, fmt.Errorf("%d claims have a CDI spec in %s, and no more are allowed", len(others), s.Dir)
+	}
 	spec := specs.Spec{Kind: claimKind}
 	names = make([][]string, len(requests))
 	for i, r := range requests {

@@ -50,24 +50,28 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 // ReadDated does the same as ReadRegular, and also returns when the file was last modified. os.Stat might return the time of
 // another file, because a program may have replaced this one.
 func ReadDated(name string, limit int64) (text []byte, modified time.Time, err error) {
-	// Without O_NONBLOCK, opening a pipe would block until there is a writer.
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, unix.ELOOP) {
-		err = fmt.Errorf("read %s: the file is a symbolic link", name)
-	}
+	// With O_PATH, the kernel opens no device and no pipe (open(2)). Opening a watchdog, for example, starts it.
+	path, err := os.OpenFile(name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
+	defer path.Close()
+	info, err := path.Stat()
 	switch {
 	case err != nil:
 		return nil, time.Time{}, err
 	case info.IsDir():
 		return nil, time.Time{}, fmt.Errorf("read %s: the file is a directory", name)
+	case info.Mode().Type() == os.ModeSymlink:
+		return nil, time.Time{}, fmt.Errorf("read %s: the file is a symbolic link", name)
 	case !info.Mode().IsRegular():
 		return nil, time.Time{}, fmt.Errorf("read %s: the file is not a regular file", name)
 	}
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", path.Fd()))
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	defer f.Close()
 	text, err = io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {
 		err = fmt.Errorf("read %s: the file is larger than %d bytes", name, limit)

@@ -50,9 +50,9 @@ func TestReadRegular(t *testing.T) {
 		"the file is a directory":         func(name string) error { return os.Mkdir(name, 0o700) },
 		"the file is a symbolic link":     func(name string) error { return os.Symlink("/dev/null", name) },
 		"the file is not a regular file":  func(name string) error { return unix.Mkfifo(name, 0o600) },
+		"file is not a regular file":      func(name string) error { return unix.Mknod(name, unix.S_IFSOCK|0o600, 0) },
 		"no such file or directory":       func(string) error { return nil },
 		"file/below: not a directory":     func(name string) error { return os.WriteFile(name, nil, 0o600) },
-		"no such device or address":       func(name string) error { return unix.Mknod(name, unix.S_IFSOCK|0o600, 0) },
 	} {
 		name := filepath.Join(t.TempDir(), "file")
 		if err := put(name); err != nil {
