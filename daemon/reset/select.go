@@ -8,7 +8,6 @@ package reset
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -25,11 +24,11 @@ func (h *host) checkSelected(r Request) error {
 	if err != nil {
 		return errorf(Refused, "read the configuration: %w", err)
 	}
-	i := slices.IndexFunc(settings.Resources, func(one config.Resource) bool { return one.Name == r.Resource })
-	if i < 0 {
-		return errorf(Refused, "no resource %q is configured (%s): nothing is done to %s", r.Resource, listFiles(settings), r.SysPath)
+	resource, ok := settings.Resource(r.Resource)
+	if !ok {
+		files := cmp.Or(strings.Join(settings.Files, ", "), config.DefaultFile+" does not exist")
+		return errorf(Refused, "no resource %q is configured (%s): nothing is done to %s", r.Resource, files, r.SysPath)
 	}
-	resource := settings.Resources[i]
 	machine := &device.Host{Tree: h.Tree}
 	seen, err := udev.ReadDevice(h.Sys, h.run, r.SysPath)
 	if err != nil {
@@ -39,7 +38,26 @@ func (h *host) checkSelected(r Request) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(checkMethod(settings, resource, sighting, r), checkScrub(settings, resource, sighting, r))
+	return cmp.Or(checkMethod(settings, resource, sighting, r), checkScrub(settings, resource, sighting, r), h.checkTwins(machine, settings, sighting))
+}
+
+// checkTwins returns an error if another disk has the same ID, or if the ID of another disk cannot be read. The ID may come from
+// udev's database, and the attributes in sysfs may not show that the disks are the same. The kernel shows the use of each disk
+// separately. If sysfs shows the other disk, the helper opens both disks exclusively.
+func (h *host) checkTwins(machine *device.Host, settings config.Config, s device.Sighting) (err error) {
+	for _, name := range h.Recording(&err).Names("/sys/block") {
+		sysPath := h.Resolve("/sys/block/" + name)
+		other, failed := udev.ReadDevice(h.Sys, h.run, sysPath)
+		if failed != nil && h.Present(sysPath) { // otherwise, the disk has disappeared
+			err = errorf(Busy, "cannot determine whether %s is another disk: %w", name, failed)
+		}
+		for _, o := range device.Look(machine, settings.Rules(), &other) {
+			if o.Device.ID == s.Device.ID && sysPath != s.Device.SysPath && !slices.Contains(h.DiskAt(s.Device.SysPath).Twins, sysPath) {
+				return errorf(Refused, "%s has the same identity as %s: two paths to one disk, or a copy", name, path.Base(s.Device.SysPath))
+			}
+		}
+	}
+	return err
 }
 
 // sightingOf returns the sighting of a device if the resource selects the device.
@@ -55,23 +73,15 @@ func sightingOf(machine *device.Host, settings config.Config, resource config.Re
 			reasons = append(reasons, s.Offer.Error())
 		}
 	}
-	if len(reasons) == 0 {
-		reasons = append(reasons, "no class matches the device")
-	}
-	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, locationOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
+	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, locationOf(settings, resource.Name, "match"), path.Base(sysPath), cmp.Or(strings.Join(reasons, "; "), "no class matches the device"))
 }
 
 func checkMethod(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
-	auto := ""
-	if s.Target != nil {
-		auto = s.Target.Auto
-	}
-	switch named := resource.Reset.Method; {
-	case r.Method == "", r.Method == named, r.Method == auto && (r.ByHand || named == config.Auto):
+	named, auto := resource.Reset.Method, cmp.Or(s.Target, &device.Target{}).Auto
+	if r.Method == "" || r.Method == named || r.Method == auto && (r.ByHand || named == config.Auto) {
 		return nil
-	default:
-		return errorf(Refused, "resource %s (%s) has reset method %q, not %q", resource.Name, locationOf(settings, resource.Name, "reset.method"), named, r.Method)
 	}
+	return errorf(Refused, "resource %s (%s) has reset method %q, not %q", resource.Name, locationOf(settings, resource.Name, "reset.method"), named, r.Method)
 }
 
 func checkScrub(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
@@ -92,12 +102,4 @@ func checkScrub(settings config.Config, resource config.Resource, s device.Sight
 // locationOf returns the file and line that set a key of a resource.
 func locationOf(settings config.Config, resource, key string) string {
 	return cmp.Or(settings.Where(resource, key), "built in")
-}
-
-// listFiles returns a list of the configuration files for use in a message.
-func listFiles(settings config.Config) string {
-	if len(settings.Files) == 0 {
-		return fmt.Sprintf("%s does not exist", config.DefaultFile)
-	}
-	return strings.Join(settings.Files, ", ")
 }

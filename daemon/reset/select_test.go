@@ -102,6 +102,22 @@ scrub = "none"
 	}
 }
 
+// TestTwinBySerial checks that the helper does not erase a disk if only udev's database shows that another disk has its identity.
+func TestTwinBySerial(t *testing.T) {
+	const sda, sdb = "/sys/devices/pci0000:00/0000:00:1f.0/ata1/block/sda", "/sys/devices/pci0000:00/0000:00:1f.0/ata2/block/sdb"
+	for serial, want := range map[string]Result{"T1": OK, "T0": Refused} {
+		m := newMachine(t)
+		m.disk(sda, "8:0", "naa.0").fill()
+		m.disk(sdb, "8:16", "naa.1")
+		m.files(map[string]string{"/run/udev/data/+block:sda": "E:ID_SERIAL=T0\nE:ID_SERIAL_SHORT=0\n", "/run/udev/data/+block:sdb": "E:ID_SERIAL=" + serial + "\nE:ID_SERIAL_SHORT=0\n"})
+		r := eraseOf0("zero")
+		r.SysPath, r.Class, r.Identity = sda, "node", byWWID("naa.0")
+		if got := m.full(r); got.Result != want || want != OK && got.Detail != "sdb has the same identity as sda: two paths to one disk, or a copy" {
+			t.Errorf("the other disk is %s: %+v", serial, got)
+		}
+	}
+}
+
 // TestExcludedIsRefused checks that the helper does not work on a disk that containers must not get.
 func TestExcludedIsRefused(t *testing.T) {
 	const function1 = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
