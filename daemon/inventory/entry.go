@@ -118,7 +118,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
-	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared()) && !f.Exposed()
+	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
 	// The operator's order covers the content at the time of the order. Data that the host writes later is not covered.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse && held && e.lease.Hold != lease.Due
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {

@@ -103,6 +103,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 			return
 		}
 		if l.setEvidence(e, next); next.Kind != "" {
+			delete(l.podData, id)
 			e.Fingerprint, e.seenFingerprint = "", ""
 			e.work.recheck = true // a process may have written to the disk since it was read
 			l.invalidate(e)
@@ -123,6 +124,7 @@ func (l *leases) erased(e *entry, p device.Report) {
 	}
 	e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{presence, p.Written}
 	_ = l.apply(e, lease.Event{Name: lease.Erased})
+	delete(l.podData, e.device.ID)
 	l.setEvidence(e, v)
 }
 

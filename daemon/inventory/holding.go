@@ -5,6 +5,7 @@ package inventory
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -205,15 +206,33 @@ func (l *leases) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
 	e.Fingerprint, e.seenFingerprint = "", ""
 	e.work.delay = ""
+	if l.keepsData(e) {
+		l.podData[e.device.ID] = true
+	}
+}
+
+// keepsData reports whether a device can keep a tenant's data, and its resource does not offer disks that the host uses.
+func (d *devices) keepsData(e *entry) bool {
+	rule := d.rule(e.resource)
+	return e.isDisk() && (rule == nil || !rule.AllowInUse)
+}
+
+// exposed returns an error if a pod may have left data on a disk before a reload allowed other pods to read the disk.
+func (d *devices) exposed(e *entry) error {
+	if !d.podData[e.device.ID] || e.lease.Held() || d.keepsData(e) {
+		return nil
+	}
+	return fmt.Errorf("a pod may have left data on the disk, and allow_in_use is set now; remove allow_in_use, "+
+		"run \"metalplugctl reset %s --scrub zero\", and set allow_in_use again", e.device.ID)
 }
 
 // ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
 // device must be a disk that was proven to be unused before, and no other disk may report the same medium. The resource of the
 // disk must offer neither disks with the host's data nor one disk to several tenants.
 func (l *leases) ownsContent(e *entry) bool {
-	rule, disk := l.rule(e.resource), e.Disk
+	disk := e.Disk
 	disk.Appearance = cmp.Or(e.work.provenDiskseq, disk.Appearance)
-	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium) &&
+	return l.keepsData(e) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium) &&
 		(l.Host.Touch.Survey == nil || l.evidence.Proves(disk))
 }
 
@@ -248,7 +267,7 @@ func (a *allocations) free(e *entry) {
 	f := a.facts(e)
 	// A device stays in the list if nothing but the search for processes that have it open is pending. Otherwise the device would
 	// leave the list and come back immediately. In between, the kubelet might allocate it from the older list.
-	waits := e.sighting != nil && (f.Uncleared() || f.Exposed() || e.sighting.Unread && f.Spared() ||
+	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
 	case f.Parting():

@@ -33,6 +33,7 @@ type devices struct {
 	entries      map[string]*entry // keys are device IDs
 	faults       fault.Record
 	cordons      map[string]*api.Cordon // keys are device IDs; a cordon is never modified
+	podData      map[string]bool        // see [savedState]
 	granted      map[string][]*entry    // by device number, the devices whose pods may open a node with this number
 	dirty        map[*entry]bool        // devices that changed since the last publication
 	notesStale   map[*entry]bool        // devices that changed since the last inspection began
@@ -45,7 +46,7 @@ type devices struct {
 func newLoop(i *Inventory) *loop {
 	now := time.Now()
 	all := &devices{
-		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), granted: make(map[string][]*entry),
+		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), podData: make(map[string]bool), granted: make(map[string][]*entry),
 		dirty: make(map[*entry]bool), notesStale: make(map[*entry]bool), resend: make(map[string]bool),
 	}
 	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}

@@ -46,7 +46,10 @@ type savedState struct {
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons contains the cordons by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
-	Devices []record               `json:"devices"`
+	// PodData contains the IDs of disks on which a pod may have left data since the disk was last erased or read completely. Pods
+	// that got the disk with allow_in_use do not count.
+	PodData map[string]bool `json:"podData,omitempty"`
+	Devices []record        `json:"devices"`
 }
 
 // decode parses a state file. The file must have the version [stateVersion]. The file must also belong to the node with the ID in
@@ -85,6 +88,7 @@ func (l *loop) restore() {
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
 	maps.Copy(l.cordons, kept.Cordons)
+	maps.Copy(l.podData, kept.PodData)
 	if kept.Version == 0 { // save a file at the first start, so that a missing file later means a lost state
 		defer func() { l.unsaved = true; l.save() }()
 	}
@@ -168,7 +172,7 @@ func (l *loop) save() {
 	}
 	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.busy() }
 	c := savedState{
-		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), Devices: devices,
+		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), PodData: maps.Clone(l.podData), Devices: devices,
 	}
 	l.Store.Save(func() ([]byte, error) {
 		slices.SortFunc(devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -20,7 +21,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 		Disk: verdict.DiskFacts{
 			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work.recheck,
 		},
-		Same: e.Fingerprint == e.seenFingerprint, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
+		Same: e.Fingerprint == e.seenFingerprint, Opened: cmp.Or(d.opened(e), d.exposed(e)), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
 	}
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)
@@ -103,6 +104,6 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	}
 	unrecorded := e.lease.Residue && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
 	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded)
-	needless := !f.Disk.Surveyed || !s.Target.IsDisk() && (e.sighting == nil || !errors.Is(e.sighting.Offer, device.ErrIncomplete))
+	needless := !f.Disk.Surveyed || f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] || !s.Target.IsDisk() && (e.sighting == nil || !errors.Is(e.sighting.Offer, device.ErrIncomplete))
 	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), needless || l.evidence.Proves(e.Disk)
 }

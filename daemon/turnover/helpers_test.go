@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/checkpoint"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -40,10 +41,11 @@ type helpers struct {
 	fail    map[string]error
 	during  map[string]func(context.Context) error
 
-	slices  int      // number of slices that were read from all disks
-	sectors int      // number of sectors that were written to all disks
-	done    []string // work since the last step "did"
-	read    []string // reads since the last step "read"
+	care    config.Resource // configuration of all resources
+	slices  int             // number of slices that were read from all disks
+	sectors int             // number of sectors that were written to all disks
+	done    []string        // work since the last step "did"
+	read    []string        // reads since the last step "read"
 }
 
 // diskSize is the size of each disk in bytes.
@@ -165,6 +167,8 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 		return foreign
 	case w.Resource == "":
 		return fmt.Errorf("%w: the name of the resource is missing", turnover.ErrUnfit)
+	case w.ByHand && w.Scrub != "" && (h.care.AllowInUse || h.care.Shares > 1):
+		return fmt.Errorf("%w: the resource offers disks that other processes may use", turnover.ErrUnfit)
 	case w.Blank && (content != "" || h.answers[path.Base(t.SysPath)] == "sparse"):
 		return foreign
 	case len(t.Identity) == 0:

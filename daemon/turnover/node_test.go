@@ -45,9 +45,8 @@ type node struct {
 	stats     map[string]string // the kernel's counters of the disks that were written to, by name
 	mounts    string
 	boot      string
-	state     string   // the state directory
-	resources []string // names of resources; the first one takes the disks, the others match no device
-	care      config.Resource
+	state     string          // the state directory
+	resources []string        // names of resources; the first one takes the disks, the others match no device
 	bundle    *device.Members // bundles of widgets and disks, or nil
 	init      string
 	audit     *audit.Log

@@ -146,7 +146,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
 	case !j.Proven && !j.Target.IsDisk():
 		return p, fmt.Errorf("%s: %w: the hardware cannot be identified now", id, device.ErrIncomplete)
-	case shares && fresh && j.Target.IsDisk() && (j.Residue || !j.Proven && !j.policy.AllowInUse):
+	case shares && fresh && !j.Proven:
 		return p, unproven
 	case shares:
 		return p, j.runUnits(ctx)

@@ -28,7 +28,7 @@ type Facts struct {
 	Claims   int          // number of claims that hold the device
 	Disk     DiskFacts
 	Same     bool     // whether the disk still has the content that its last tenant left
-	Opened   error    // an error if a pod that holds another device can open this device, or nil
+	Opened   error    // an error if a pod that holds another device can open this device, or if a pod could read an earlier pod's data; or nil
 	Delay    string   // why pending work is delayed, or empty
 	Firmware string   // the unit from [device.Rule].Init that has run
 	Uninit   string   // why the Init unit failed, or empty
@@ -102,8 +102,6 @@ func (f *Facts) Unusable() error {
 		return fmt.Errorf("%w %s, and moves there once no pod holds the device", errElsewhere, f.Seen.Resource)
 	case f.Opened != nil:
 		return f.Opened
-	case f.Exposed():
-		return fmt.Errorf("the disk contains data of a pod, and allow_in_use is set now; metalplugctl reset %s --scrub zero erases the disk", f.Seen.Device.ID)
 	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.erasable():
 		return nil
 	case f.Seen.Offer != nil && (f.Lease.Held() || !device.OnlyData(f.Seen.Offer)):
@@ -129,11 +127,6 @@ func (f *Facts) unproven() error {
 func (f *Facts) Spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
-}
-
-// Exposed reports whether a pod left data on the disk before a reload allowed other pods to read the disk.
-func (f *Facts) Exposed() bool {
-	return f.Lease.Residue && !f.Lease.Held() && f.Rule != nil && f.Rule.AllowInUse && f.Seen.Target.IsDisk()
 }
 
 // erasable reports whether a tenant's data is the only reason for not offering the disk, and will be erased before another tenant
