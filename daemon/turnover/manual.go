@@ -43,12 +43,12 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	case j.Held():
 		return fmt.Errorf("%s: %w: a pod holds the device", id, ErrBusy)
 	case o.Scrub != "" && j.Blocked != "":
-		return fmt.Errorf("%s: %w: %s", id, ErrBusy, j.Blocked)
+		return fmt.Errorf("%s: nothing was done: %w: %s", id, ErrBusy, j.Blocked)
 	case o.Scrub != "" && !j.Target.IsDisk():
 		return fmt.Errorf("%s: %w: the device is not a disk", id, ErrUnfit)
 	}
 	if err := j.checkUnused(ctx); err != nil {
-		return fmt.Errorf("%s: %w", id, err)
+		return fmt.Errorf("%s: nothing was done: %w", id, err)
 	}
 	if o.DryRun {
 		return nil
@@ -66,6 +66,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	}
 	policy := j.policy
 	if err := j.doOrder(ctx, scrub); err != nil {
+		t.Log.Error(string(verdict.CleanUp), "device", id, "resource", j.Taker, "err", err)
 		switch {
 		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		case errors.Is(err, errUnsaved):
