@@ -134,7 +134,7 @@ func (d *doctor) runCheck(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
 	switch {
-	case d.status != nil && d.status.Preview && !c.daemon && c.name != "daemon":
+	case d.status != nil && d.status.Preview && (!c.daemon || c.name == "kubelet's count") && c.name != "daemon":
 		d.skip("run doctor without --socket and METALPLUG_SOCKET", "the socket belongs to a preview, not to the daemon of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see the findings about the daemon above", "this check needs an answer from the daemon")

@@ -103,6 +103,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 		Devices:       api.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
 		Events:        api.EventCounts{Counts: api.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
 		Resources:     []api.Resource{{Name: "t/r", Totals: api.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
+		Cordons:       []api.CordonedDevice{{Device: "nvme-2", Cordon: api.Cordon{Reason: "worn out"}}},
 		Refused:       []api.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
 	}, now)
 	want := `metalplugd    1.0, up 1m30s
@@ -111,6 +112,7 @@ hardware      udev
 configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense: unknown key
 devices       1 healthy, 1 unhealthy, 1 cordoned, 1 held by pods, 4 not offered
 events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
+cordoned      nvme-2: worn out
 
 t/r  1 of 3 healthy; kubelet not connected
 

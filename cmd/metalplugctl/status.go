@@ -61,7 +61,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 		}
 	}
 	fact("devices", fmt.Sprintf("%d healthy, %d unhealthy, %d cordoned, %d held by pods, %d not offered",
-		v.Devices.Healthy, v.Devices.Unhealthy-v.Devices.Cordoned, v.Devices.Cordoned, v.Devices.Allocated, v.Devices.NotOffered))
+		v.Devices.Healthy, v.Devices.Unhealthy-v.Devices.Cordoned, len(v.Cordons), v.Devices.Allocated, v.Devices.NotOffered))
 	if r := v.Reading; r != nil {
 		fact("reading", fmt.Sprintf("disks being read before they are offered: %d, %d %% done", r.Disks, r.Percent))
 	}

@@ -78,9 +78,7 @@ func reading(snapshot *inventory.Snapshot) *api.ReadProgress {
 	if r.Disks == 0 {
 		return nil
 	}
-	if size > 0 {
-		r.Percent = int(float64(read) / float64(size) * 100)
-	}
+	r.Percent = int(float64(read) / float64(max(size, 1)) * 100)
 	return &r
 }
 
@@ -131,6 +129,9 @@ func (s *Server) Status() api.Status {
 		if d.Cordon != nil && len(d.Members) == 0 { // the cordon of a bundle is the cordon of its member
 			all.Cordons = append(all.Cordons, api.CordonedDevice{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
+		if d.Present && d.Resource == "" {
+			all.Devices.NotOffered++
+		}
 	}
 	s.mu.Lock()
 	all.Refused = append([]api.Refusal{}, s.refusals...)
@@ -138,11 +139,6 @@ func (s *Server) Status() api.Status {
 	// The snapshot also contains resources that a reload removed while pods hold their devices.
 	for _, offer := range snapshot.Offers {
 		count(&all.Devices, offer)
-	}
-	for _, d := range snapshot.Others {
-		if d.Present {
-			all.Devices.NotOffered++
-		}
 	}
 	return all
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -353,14 +354,18 @@ func TestWhy(t *testing.T) {
 			t.Errorf("%s: no step %s in %s", test.what, test.step, text)
 		}
 	}
-	if err := b.cordon(alpha, "x"); err != nil {
+	_, takeErr := b.inventory.Take(t.Context(), []string{alpha})
+	_, beginErr := b.inventory.Begin(t.Context(), alpha, lease.Clear, "")
+	b.inventory.End([]string{alpha}, inventory.Outcome{Event: lease.Fail, Err: errors.New("media error")})
+	if err := errors.Join(takeErr, beginErr, b.cordon(alpha, "x")); err != nil {
 		t.Fatal(err)
 	}
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
 	answer := get[api.Answer](b, "/v1/why?what="+alpha)
-	if want := "belongs to example.org/widget, not available to new pods: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
+	if want := "belongs to example.org/widget, not available to new pods: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want ||
+		!strings.Contains(fmt.Sprint(answer.Found[0].Steps), "the last work failed: media error") {
 		t.Errorf("%+v", answer)
 	}
 }

@@ -66,7 +66,7 @@ func inTOML(r *device.Rule) string {
 	if len(match) > 0 {
 		text += "match = { " + strings.Join(match, ", ") + " }\n"
 	}
-	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
+	if r.Class == &device.NVMe || r.Resource == "example.org/block" {
 		text += "reset.scrub = \"discard\" # or another; \"none\" offers it again only if the pod left it blank\n"
 	}
 	return text

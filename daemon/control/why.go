@@ -167,6 +167,9 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	if by := d.Cordon; by != nil && !by.Since.IsZero() {
 		add(x, "state", "", false, fmt.Sprintf("cordoned by %s, %s", by.By(), by.Since.UTC().Format(api.TimeFormat)))
 	}
+	if d.Failure != "" && !strings.Contains(d.Reason, d.Failure) {
+		add(x, "state", "", false, "the last work failed: "+d.Failure)
+	}
 	if d.Reserved != "" {
 		add(x, "state", "", true, "only the pod that holds the device may use it: "+d.Reserved)
 	}

@@ -171,7 +171,7 @@ func (l *loop) collectOthers() []*Status {
 	}
 	for id, c := range l.cordons {
 		if l.entries[id] == nil {
-			reason := verdict.Verdict{Reason: "cordoned: " + c.Reason + "; gone", Since: c.Since}
+			reason := verdict.Verdict{Reason: "cordoned: " + c.Reason + "; gone, or no resource matches it", Since: c.Since}
 			all = append(all, &Status{Device: &device.Device{ID: id, NUMANode: -1}, Cordon: c, Verdict: reason})
 		}
 	}
