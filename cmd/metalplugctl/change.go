@@ -29,11 +29,12 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 		Short: "Withhold devices from new pods, even after a reboot",
 	}, &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "reason to show, a `TEXT`")
-	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices")
+	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices and no erasure runs")
 	return cmd
 }
 
-// awaitRelease waits until no pod holds any device in the list held, and until metalplugd has recorded what the pods left.
+// awaitRelease waits until no pod holds any device in the list held, until a running erasure has ended, and until metalplugd has
+// recorded what the pods left.
 // awaitRelease also waits while metalplugd restarts. A new metalplugd does not know the holders until it has inspected the
 // hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
