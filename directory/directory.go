@@ -17,8 +17,8 @@ import (
 // hint, so the receiver must check the file itself.
 type Event = fsnotify.Event
 
-// Watch watches a directory. Watch sends events to the channel Events. An error on the channel Errors means that events may have
-// been lost. A Watch must be closed.
+// Watch sends an event on the channel Events for each change to a directory. An error on the channel Errors means that events may
+// have been lost. The owner must close a Watch.
 type Watch struct {
 	*fsnotify.Watcher
 	dir string
@@ -34,7 +34,7 @@ func Open(dir string) (*Watch, error) {
 }
 
 // Rearm watches the directory if it exists now. Otherwise, Rearm watches the nearest existing parent, to notice the creation of
-// the directory. There are no events for changes or mounts above that parent. A caller that needs such events must check the path
+// the directory. There are no events for changes or mounts above that parent, so a caller that needs them must check the path
 // from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost. Rearm is
 // safe for concurrent use.
 func (w *Watch) Rearm() error {
@@ -53,14 +53,14 @@ func (w *Watch) Itself(e Event) bool {
 // Name returns the clean path of an event. For a file in the root directory, e.Name begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
-// Touched reports whether an event means more than a change to the mode or the times of a file.
+// Touched reports whether an event is about more than the mode or the times of a file.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
 // Moved reports whether a file or directory was created, removed or renamed. A write to a file does not count.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
-// rearm adds the watches for dir. If a missing directory is created just before rearm watches its parent, there is no event. In
-// this case, rearm therefore adds the watches again.
+// rearm adds the watches for dir. rearm starts again if a missing directory appears before its parent is watched, because there
+// is no event in this case.
 func rearm(dir string, add func(dir string) error) error {
 	for {
 		missing, err := addNearest(dir, add)
@@ -73,8 +73,8 @@ func rearm(dir string, add func(dir string) error) error {
 	}
 }
 
-// addNearest adds dir and its nearest existing parent. If directories are missing, addNearest returns the topmost missing one. A
-// missing directory is not an error, and errors from the parents are ignored.
+// addNearest adds dir and its nearest existing parent. If directories are missing, addNearest returns the topmost missing one.
+// addNearest ignores missing directories and errors from the parents.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

@@ -19,8 +19,8 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain removes the timestamp and attributes with an empty text from a line. plain also replaces slog's name for [LevelNotice]
-// with NOTICE.
+// plain is the function ReplaceAttr of the text handler. It omits the time and empty attributes, and shows [LevelNotice] as
+// NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -56,8 +56,8 @@ type journalHandler struct {
 // Enabled reports whether lines of the given level are written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a log line. The text of the line consists of the message and the attributes. Each attribute is also written as a
-// field of its own. The message and the priority are the first two fields, because [textOf] expects them there.
+// Handle writes a log line. The text of the line consists of the message and the attributes. Handle also writes each attribute as
+// a separate field. The fields for the message and the priority come first, because [textOf] expects them there.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte
@@ -94,8 +94,8 @@ func textOf(entry []byte) []byte {
 }
 
 // fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket, which is
-// 212,992 bytes unless net.core.wmem_default has been changed (socket(7)). An entry may contain a field for every key, and its
-// text repeats each value.
+// 212,992 bytes unless net.core.wmem_default has been changed (socket(7)). One value must be much shorter, because an entry has
+// many fields and repeats their values in its text.
 const fieldSize = 12 << 10
 
 // appendField appends a field in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value

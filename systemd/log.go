@@ -19,7 +19,7 @@ const (
 	// queueLines is the maximum number of queued lines. Most lines have about 200 bytes. [fieldSize] limits each field in
 	// a line.
 	queueLines = 4096
-	// errorLines is the part of the queue that is reserved for errors.
+	// errorLines is how many lines of the queue are reserved for errors.
 	errorLines = queueLines / 4
 	// logCloseLimit is the maximum time that Close waits for the queued lines to be written.
 	logCloseLimit = 5 * time.Second
@@ -27,9 +27,9 @@ const (
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger that does not block, even if nothing reads the log. Lines wait in a bounded queue, and a goroutine writes
-// them. A line that does not fit into the queue or cannot be written is dropped and counted. When the queue is empty and a write
-// has succeeded, Log writes a warning with the number of dropped lines.
+// Log is a logger that does not block, even if nothing reads the log. Lines wait in a bounded queue, and a goroutine writes them.
+// Log drops and counts each line that does not fit into the queue or cannot be written. After a later write that succeeds, once
+// the queue is empty, Log writes a warning with the number of dropped lines.
 type Log struct {
 	*slog.Logger
 
@@ -119,17 +119,16 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each Write as one datagram. The socket must be connected. If a sender waits because other senders have
-// filled the receiver's queue, the kernel wakes it only if its socket is connected (net/unix/af_unix.c,
-// unix_dgram_peer_wake_me).
+// journalSocket sends each Write as one datagram. The socket must be connected. Otherwise, the kernel does not wake a sender that
+// waits for space in the receiver's queue (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
 	text io.Writer // standard error, used if journald has created a new socket that the sandbox hides
 }
 
-// Write sends a datagram. If journald has created a new socket, Write connects again. If there is no socket, Write writes the
-// message as text.
+// Write sends a datagram to journald. After an error, Write connects once more, because journald may have created a new socket.
+// If this fails too, Write writes the line as text to standard error.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {

@@ -14,12 +14,12 @@ import (
 // /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 
-// application is metalplug's application ID for [MachineID]. application was created with "systemd-id128 new".
+// application is metalplug's application ID for [MachineID], created with "systemd-id128 new".
 var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
 
-// MachineID returns a machine ID that only metalplug uses, as 32 hexadecimal digits. MachineID derives the ID from machine-id(5)
-// as sd_id128_get_machine_app_specific(3) does. The result is empty if the machine has no ID yet, or if METALPLUG_MACHINE_ID is
-// set to an empty value.
+// MachineID returns an ID of this machine for metalplug, as 32 hexadecimal digits. MachineID derives it from machine-id(5) as
+// sd_id128_get_machine_app_specific(3) does, so that the node's real ID stays private. The result is empty if the machine has no
+// ID yet, or if METALPLUG_MACHINE_ID is set to an empty value.
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {
@@ -27,7 +27,7 @@ func MachineID() string {
 		text = string(bytes.TrimSpace(file))
 	}
 	machine, err := hex.DecodeString(text)
-	if err != nil || len(machine) != len(application) { // the file in an operating system image contains "uninitialized"
+	if err != nil || len(machine) != len(application) { // in an operating system image, the file contains "uninitialized"
 		return ""
 	}
 	mac := hmac.New(sha256.New, machine)

@@ -29,8 +29,8 @@ func Reloading() error {
 // Alive reports to the watchdog of the service manager that the daemon still works.
 func Alive() error { return notify(daemon.SdNotifyWatchdog) }
 
-// Status sets the line that "systemctl status" shows. systemd ignores a message of more than 4 KiB and a status that is not UTF-8,
-// and reads each further line as another assignment.
+// Status sets the line that "systemctl status" shows. Status shortens and cleans the line, because systemd ignores messages above
+// 4 KiB and text that is not UTF-8, and reads each further line as another assignment.
 func Status(line string) error {
 	return notify(fmt.Sprintf("STATUS=%.1000s", strings.ToValidUTF8(strings.ReplaceAll(line, "\n", " "), "?")))
 }
@@ -65,7 +65,7 @@ func store(path, name string, f *os.File) error {
 		return err
 	}
 	defer unix.Close(to)
-	raw, err := f.SyscallConn() // f.Fd would make reads from other copies blocking
+	raw, err := f.SyscallConn() // f.Fd would set blocking mode, which all copies of the descriptor share
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func store(path, name string, f *os.File) error {
 	return errors.Join(err, sent)
 }
 
-// WatchdogInterval returns how often [Alive] should be called. The interval is half of WatchdogSec=, or 0 if there is no
+// WatchdogInterval returns the time between two calls of [Alive]. The interval is half of WatchdogSec=, or 0 if there is no
 // watchdog.
 func WatchdogInterval() (time.Duration, error) {
 	interval, err := daemon.SdWatchdogEnabled(false)

@@ -21,9 +21,9 @@ import (
 // kernelLog turns driver messages about PCI functions into events, because drivers report some faults only in the log.
 //
 // The format is described in Documentation/ABI/testing/dev-kmsg. Each read returns one record,
-// "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are written
-// as \xNN. If records were overwritten before they were read, one read fails with EPIPE, and the next read returns the
-// oldest remaining record.
+// "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are written as
+// \xNN. If the kernel overwrites unread records, the next read fails with EPIPE. The read after it returns the oldest remaining
+// record.
 type kernelLog struct {
 	file        *os.File
 	read        func(buf []byte) (int, error) // reads the file
@@ -42,7 +42,7 @@ const (
 	fromUser = 8
 )
 
-// openKernelLog opens the log at its end, so that only later messages are read.
+// openKernelLog opens the log at its end, so that reads skip earlier messages.
 func openKernelLog() (*kernelLog, error) {
 	file, err := os.Open(kernelLogPath)
 	if err != nil {
@@ -55,8 +55,8 @@ func openKernelLog() (*kernelLog, error) {
 	return newKernelLog(file), nil
 }
 
-// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that were not yet read
-// through this descriptor. kernelLogFromFile duplicates the descriptor. The caller still owns f and may close it.
+// kernelLogFromFile uses a log that systemd has opened and keeps open. Reading begins with the first message that no process has
+// read through this descriptor. kernelLogFromFile duplicates the descriptor. The caller still owns f and may close it.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -102,8 +102,8 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// event turns a line of a record into an event. event returns false if a process wrote the line, or if the line is not about an
-// existing PCI function.
+// event returns an [Event] for a line of a record. The second result is false if a process wrote the line, or if the line names
+// no existing PCI function.
 func (k *kernelLog) event(line string) (Event, bool) {
 	head, text, ok := strings.Cut(line, ";")
 	priority, _, _ := strings.Cut(head, ",")

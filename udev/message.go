@@ -23,7 +23,7 @@ const (
 	shortestHead = 24
 )
 
-// decode parses a message from udevd. decode does not set the field Received of the event.
+// decode parses a message from udevd. The caller must set the field Received of the event.
 func decode(message []byte) (Event, error) {
 	text, err := payload(message)
 	if err != nil {

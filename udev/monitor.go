@@ -18,11 +18,11 @@ const (
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is the size of the receive buffer. libudev requests the same size. Each event needs more than 1 KiB.
+	// receiveBuffer is the size of the receive buffer, and the same as in libudev. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
-	// largestMessage is far larger than any message from udevd. The kernel's properties in a message have at most 2 KiB
-	// (UEVENT_BUFFER_SIZE).
+	// largestMessage is the maximum size of a message. Real messages are far smaller, because the kernel's properties have at
+	// most 2 KiB (UEVENT_BUFFER_SIZE).
 	largestMessage = 64 << 10 // bytes
 )
 
@@ -40,17 +40,17 @@ type Monitor struct {
 	foreign, malformed, overflows atomic.Uint64
 }
 
-// Dropped counts the messages that were dropped since the monitor was opened.
+// Dropped counts lost messages since the monitor was opened.
 type Dropped struct {
-	Foreign   uint64 // messages whose sender was not uid 0, or that were not sent to udev's group
+	Foreign   uint64 // messages from another uid than 0, or sent outside udev's group
 	Malformed uint64 // messages that could not be decoded
 	Overflows uint64 // number of times that the kernel dropped messages, each reported as [Overflow]
 
 	Overwritten uint64 // number of times that unread messages in the kernel log were overwritten
 }
 
-// OpenMonitor opens the socket. OpenMonitor receives the machine's events only in the host's network namespace. Without
-// CAP_NET_ADMIN, the kernel limits the receive buffer to net.core.rmem_max.
+// OpenMonitor opens the socket. Outside the host's network namespace, the socket receives no events. Without CAP_NET_ADMIN, the
+// kernel limits the receive buffer to net.core.rmem_max.
 func OpenMonitor() (*Monitor, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -74,7 +74,7 @@ func MonitorFromFile(f *os.File) (*Monitor, error) {
 	return newMonitor(own)
 }
 
-// newMonitor returns a monitor for a socket. newMonitor closes the socket if there is an error.
+// newMonitor returns a monitor for a socket. In case of an error, newMonitor closes the socket.
 func newMonitor(fd int) (*Monitor, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
@@ -93,8 +93,8 @@ func (m *Monitor) Dropped() Dropped {
 }
 
 // Listen sends every event to the channel events until ctx ends, and returns the context's error. Listen may be called only once.
-// If events were lost, Listen sends an [Overflow] after the last event that was not lost. The [Overflow] covers all losses before
-// it, so no event after it is missing.
+// If events were lost, Listen sends one [Overflow] as soon as the queue is empty. A receiver that enumerates all devices after
+// the [Overflow] misses no change.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return pollEach(ctx, "read udev event socket", m.file, func(fd int) (err error) {

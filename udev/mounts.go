@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMountTable calls the function changed each time the mounts of process 1 have changed. When ctx ends, WatchMountTable
-// returns the context's error. The parameter proc is the mount point of procfs. WatchMountTable sleeps until the kernel reports a
-// change.
+// WatchMountTable calls the function changed after each change to the mounts of process 1. When ctx ends, WatchMountTable returns
+// the context's error. The parameter proc is the mount point of procfs.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	t, err := openTable(filepath.Join(proc, "1/mountinfo"), func(line string) []string { return []string{line} })
 	if err != nil {
@@ -30,12 +29,11 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	})
 }
 
-// table is a file in procfs that lists mounts or swap space. The runtime's poller reports changes to the file. For each open
-// file, the kernel signals a change since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in
-// fs/proc_namespace.c, swaps_poll in mm/swapfile.c).
+// table is a file in procfs that lists mounts or swap space. The kernel signals a change as an exceptional condition of the open
+// file, which wakes Go's poller (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll in mm/swapfile.c).
 type table struct {
 	file *os.File
-	keys func(line string) []string // returns the keys in a line; only a change to the set of keys is reported
+	keys func(line string) []string // returns the keys in a line; changes that leave the set of keys the same are ignored
 	used map[string]struct{}        // the keys at the last report
 }
 
@@ -74,13 +72,13 @@ func openTable(name string, keys func(line string) []string) (*table, error) {
 	return t, nil
 }
 
-// listen sends an [Event] with the action [Mounts] each time a block device begins or ceases to be mounted or used for swap. When
-// ctx ends, listen returns the context's error. Devices that are already in use when listen starts cause no event.
+// listen sends an [Event] with the action [Mounts] each time the set of block devices that are mounted or used for swap changes.
+// When ctx ends, listen returns the context's error. Devices that are already in use when listen starts cause no event.
 func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
 
-// each calls the function report after each change to the keys. each reads the file again whenever the poller wakes up.
+// each waits for changes to the file until ctx ends, and calls the function report if the keys have changed.
 func (t *table) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return pollEach(ctx, "watch mounts", t.file, func(int) (err error) {
@@ -94,9 +92,9 @@ func (t *table) each(ctx context.Context, report func() error) error {
 	})
 }
 
-// read returns the keys in all lines of the file.
+// read parses the file, and returns the keys in all its lines.
 func (t *table) read() (map[string]struct{}, error) {
-	// When a read begins at offset 0, the kernel generates the text again.
+	// The kernel generates a new text for each read from offset 0.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))
 	if err != nil {
 		return nil, err
@@ -115,7 +113,7 @@ func (t *table) read() (map[string]struct{}, error) {
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {
-		// On tmpfs, btrfs and some other file systems, the major number is 0.
+		// For tmpfs, btrfs and some other file systems, the major number is 0, which belongs to no block device.
 		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") {
 			used = append(used, fields[2])
 		}

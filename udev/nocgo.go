@@ -6,8 +6,8 @@ package udev
 
 import "errors"
 
-// errNoLibudev is returned in builds without cgo or with the tag nolibudev, because these cannot read the machine's udev.
-// Recordings and the event socket still work in these builds.
+// errNoLibudev means that this program was built without cgo or with the tag nolibudev, so it cannot enumerate the machine's
+// devices. Recordings and the event socket still work in such a build.
 var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
 
 func checkLibudev() error { return errNoLibudev }

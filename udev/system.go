@@ -32,8 +32,7 @@ type System struct {
 	logErr  atomic.Pointer[error] // why the log is not read, or nil
 }
 
-// Open opens the sources of events. Events that arrive before Listen is called are queued. The caller must close the
-// System.
+// Open opens the sources of events, which queue their events until Listen is called. The caller must close the System.
 func Open(o Options) (s *System, err error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err
@@ -74,7 +73,7 @@ func (s *System) Close() error {
 	return s.monitor.Close()
 }
 
-// KernelLog returns the error that keeps the system from reading the kernel log, or nil. Without the log there are no [Logged]
+// KernelLog returns the error that prevents reading the kernel log, or nil. Without the kernel log, Listen sends no [Logged]
 // events.
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
@@ -114,8 +113,8 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	return context.Cause(ctx)
 }
 
-// Running reports whether udevd is running. While udevd is not running, udevd sends no events and creates no links to device
-// nodes. Listen then sends [Missed] at regular intervals.
+// Running reports whether udevd is running. Without udevd, there are no events from udevd and no links to new device nodes, and
+// Listen sends [Missed] at regular intervals.
 func (s *System) Running() bool { return s.udevd.running() }
 
 // Dropped returns the counters of the event socket and of the kernel log.

@@ -68,7 +68,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 			}
 		}
 		_ = w.inotify.SetReadDeadline(limit)
-		if ctx.Err() != nil { // the deadline set above may have replaced the one that the function interrupt sets when ctx ends
+		if ctx.Err() != nil { // the deadline above may have replaced the one from the function interrupt, which ends this loop
 			return ctx.Err()
 		}
 		_, err := w.inotify.Read(buf)
@@ -82,7 +82,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 }
 
 // addWatch watches udevd's cgroup if the cgroup exists. Otherwise, addWatch watches the directory where the cgroup will appear.
-// If the kernel allows no more watches, listen does not notice when udevd ends. listen still checks at regular intervals whether
+// If the kernel allows no more watches, listen does not notice the end of udevd, but still checks at regular intervals whether
 // udevd is running again.
 func (w *udevdWatch) addWatch() {
 	file := filepath.Join(w.cgroup, udevdCgroup)

@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers. An exit code of 0
-// therefore means that the cordon survives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers, so the exit code 0 means
+// that the cordon survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -33,10 +33,9 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds any device in the list held, until a running erasure has ended, and until metalplugd has
-// recorded what the pods left.
-// awaitRelease also waits while metalplugd restarts. A new metalplugd does not know the holders until it has inspected the
-// hardware.
+// awaitRelease waits until no pod holds a device in the list held, no erasure is running, and metalplugd has recorded what the pods
+// left. The wait continues while metalplugd restarts, because a new metalplugd must inspect the hardware before it knows the
+// holders.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func(api.Event) error {
@@ -61,7 +60,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
 }
 
-// errReleased ends the loop in the function awaitRelease when no pod holds the devices any more.
+// errReleased ends the loop in awaitRelease when no pod holds the devices any more.
 var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because nothing else can end its cordon.
@@ -73,7 +72,7 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 }
 
 // resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the device ID as a confirmation,
-// and a script must pass --yes. Only the flag --scrub starts an erasure, so that no disk is erased by mistake.
+// and a script must pass --yes. Without the flag --scrub, the command erases nothing, so that a mistake costs no data.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -112,10 +111,10 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter "may" is
-// a function that returns the ID of a named device, or an error if the device must not be changed. If the parameter is nil,
-// metalplugd resolves the name. After a device that cannot be changed, the command continues with the next one. The command stops
-// if metalplugd does not answer.
+// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The function may
+// returns the ID of a named device, or an error if the command must not change the device. If may is nil, metalplugd resolves the
+// name. If one device cannot be changed, the command continues with the next device. If metalplugd does not answer, the command
+// stops.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -151,7 +150,7 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 	return cmd
 }
 
-// changed describes a changed device in one line.
+// changed returns one line of text about a device and its new state.
 func changed(d api.ChangedDevice) string {
 	state := healthCell(d.Device).text
 	text := d.ID + ": " + state
@@ -167,9 +166,9 @@ func changed(d api.ChangedDevice) string {
 	return text
 }
 
-// mayErase shows the device to erase and asks the operator to type the device ID. If the parameter yes is true, mayErase does not
-// ask, but requires an ID as the name. Any other name may belong to another disk after a reboot. mayErase also does not ask if
-// metalplugd would refuse the erasure, or if there is nothing to erase.
+// mayErase shows the device to erase, and asks the operator to type the device ID. If the parameter yes is true, the name must
+// itself be the ID, because any other name may belong to another disk after a reboot. mayErase asks no question if metalplugd
+// would refuse the erasure, or if there is nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))
@@ -220,7 +219,7 @@ func login(file string) string {
 	return u.Username
 }
 
-// confirm asks the operator to type the device ID, and returns an error if the operator types anything else.
+// confirm asks the operator to type the device ID, and returns an error for any other input.
 func confirm(in io.Reader, out io.Writer, id string) error {
 	fmt.Fprintf(out, "Everything on %s will be lost.\nType its ID to erase it: ", clean(id))
 	line, err := bufio.NewReader(in).ReadString('\n')
@@ -233,7 +232,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: the typed ID does not match, so nothing was erased", id)
 }
 
-// failed returns an error that names the device and the action that failed. If err is nil, failed returns nil.
+// failed adds the action and the device to err. If err is nil, the result is nil.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil

@@ -19,8 +19,8 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// checkCommand reads the configuration as metalplugd does, and reports all errors. If a unit or device is missing, the command
-// prints a warning and no error, because the file may be for another node.
+// checkCommand reads the configuration as metalplugd does, and reports all errors. A missing unit or device causes a warning
+// instead of an error, because the file may be for another node.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
@@ -74,10 +74,10 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 }
 
 // backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers write
-// such files. Operators also give a drop-in such a name to disable it.
+// backups, and operators rename a drop-in to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory that looks like a drop-in but is ignored by metalplugd.
+// ignored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -86,7 +86,7 @@ func ignored(file string) (warnings []string) {
 			warnings = append(warnings, name+" is ignored: drop-ins belong in "+filepath.Join(dir, dropInDir))
 		}
 	}
-	entries, _ := os.ReadDir(filepath.Join(dir, dropInDir)) // the directory need not exist
+	entries, _ := os.ReadDir(filepath.Join(dir, dropInDir)) // the directory is optional
 	for _, e := range entries {
 		if name := e.Name(); filepath.Ext(name) != ".toml" && !backup.MatchString(name) {
 			warnings = append(warnings, filepath.Join(dir, dropInDir, name)+" is ignored: the name of a drop-in must end in .toml")
@@ -98,12 +98,13 @@ func ignored(file string) (warnings []string) {
 // dropInDir is the name of the drop-in directory ([config.Load]).
 const dropInDir = "conf.d"
 
-// warn adds a warning about a key of a resource. The warning contains the file and line of the key.
+// warn adds a warning about a resource's key, with the file and line of the key.
 func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds a warning about each valid value that is probably a mistake. review skips the key that has already been reported.
+// review adds a warning about each valid value that is probably a mistake. review skips the key in the parameter reported,
+// because that key has a warning already.
 func (f *checkedFiles) review(c config.Config, r config.Resource, reported string) {
 	for i, patterns := range []map[string]string{r.Match, r.Exclude} {
 		for _, key := range slices.Sorted(maps.Keys(patterns)) {
@@ -121,8 +122,8 @@ func (f *checkedFiles) review(c config.Config, r config.Resource, reported strin
 	}
 }
 
-// compare adds a warning if a resource gets no usable device on this node. compare also adds one if the exclude patterns of the
-// resource match no device. The result is the key that the warning is about.
+// compare adds a warning if a resource gets no usable device on this node, or if its exclude patterns match no device. The result
+// is the key that the warning is about.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
 	switch key = cmp.Or(match.key, "match"); {
 	case match.idle() != "":
@@ -141,7 +142,7 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 type checkedFiles struct {
 	File  string   `json:"file"` // main file, which may be missing
 	Files []string `json:"files"`
-	// errors, which leave the other fields empty
+	// If there are errors, the other fields are empty.
 	Problems  config.Problems `json:"problems,omitempty"`
 	Warnings  []string        `json:"warnings,omitempty"`  // about missing units and devices, and probable mistakes
 	Resources []resourceMatch `json:"resources,omitempty"` // devices of each resource, only with --explain

@@ -19,14 +19,14 @@ type clientOptions struct {
 	socket string // value of the flag --socket, or empty for the socket in the configuration
 }
 
-// client returns a client for the control socket.
+// client returns a client for the socket in the flag --socket, or else in the default configuration file.
 func (o *clientOptions) client() api.Client {
 	_, c := o.configured(config.DefaultFile)
 	return c
 }
 
-// configured returns the configuration in a file. configured also returns a client for the control socket that this configuration
-// names. If the file contains errors, configured uses the defaults.
+// configured returns the configuration in a file, or the defaults if the file contains errors. The client uses the socket in the
+// flag --socket, or else in this configuration.
 func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
@@ -35,8 +35,8 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs returns the device IDs that the shell offers as completions. deviceIDs offers none after the first argument, unless
-// the command accepts several. For the command uncordon, deviceIDs offers only cordoned devices.
+// deviceIDs returns the device IDs that the shell offers as completions of an argument. The result is empty if the command
+// accepts no further argument. For uncordon, the result contains cordoned devices only.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

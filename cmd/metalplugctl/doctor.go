@@ -33,8 +33,7 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor checks everything on a node that can withhold devices from pods. A check that is not possible counts as skipped, and
-// never as ok.
+// doctor checks everything on a node that can withhold devices from pods. A check that cannot run counts as skipped, not as ok.
 type doctor struct {
 	machine
 	ctx    context.Context
@@ -53,18 +52,18 @@ type doctor struct {
 	found []finding
 }
 
-// check is one of the checks that the doctor runs.
+// check is a check of the doctor, with its requirements.
 type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
 	hardware bool // whether the check inspects this node's hardware; such a check does not run with a recording
-	// run performs the check and adds findings to the doctor. If it adds none and returns a text, the doctor adds that text as an
-	// "ok" finding.
+	// The function run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor
+	// adds an "ok" finding with this text.
 	run func(*doctor) (fine string)
 }
 
-// checks lists all checks. Each check comes after the checks that it depends on. If several checks fail, the first one usually
-// shows the cause.
+// checks lists all checks, each after those that it depends on. If several checks fail, the first failure usually shows the
+// cause.
 var checks = []check{
 	{name: "configuration", run: (*doctor).checkConfiguration}, // checks of metalplug itself
 	{name: "daemon", run: (*doctor).checkDaemon},
@@ -129,7 +128,7 @@ func (d *doctor) examine() []finding {
 	return d.found
 }
 
-// runCheck runs one check.
+// runCheck runs one check, or adds a finding with the reason why the check cannot run.
 func (d *doctor) runCheck(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
@@ -156,23 +155,23 @@ func (d *doctor) note(level, remedy, text string) {
 // ok adds a finding that the checked part works.
 func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
-// skip adds a finding that the check was not possible. The finding contains a remedy.
+// skip adds a finding, with a remedy, that the check was not possible.
 func (d *doctor) skip(remedy, format string, args ...any) {
 	d.note(levelSkip, remedy, "not checked: "+fmt.Sprintf(format, args...))
 }
 
-// warn adds a finding about a problem that may withhold devices from pods later. The finding contains a remedy.
+// warn adds a finding, with a remedy, about a problem that may withhold devices from pods later.
 func (d *doctor) warn(remedy, format string, args ...any) {
 	d.note(levelWarn, remedy, fmt.Sprintf(format, args...))
 }
 
-// fail adds a finding about a problem that withholds devices from pods now. The finding contains a remedy.
+// fail adds a finding, with a remedy, about a problem that withholds devices from pods now.
 func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes all findings, beginning with the failures. findings also writes the number of findings at each level. Equal
-// findings of several checks share a line.
+// findings prints all findings, failures first, and the number of findings at each level. Equal findings of several checks share
+// a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	checks := make(map[finding][]string) // maps a finding to the names of all checks that have this finding

@@ -21,7 +21,7 @@ const driverProgram = "/usr/sbin/metalplug-dra"
 // checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, checkClaims adds no
 // finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running.
 // The driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
-// identity in the status line of its unit. If it cannot publish the devices, the line ends with the reason.
+// identity in the status line of its unit. If the driver cannot publish the devices, this line ends with the reason.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
@@ -66,7 +66,7 @@ func showUnit(ctx context.Context, unit string) map[string]string {
 // startDriver contains the command that starts the driver, and the command that shows why the driver does not start.
 const startDriver = "systemctl enable --now metalplug-dra; if that fails: journalctl -u metalplug-dra -e"
 
-// renewIdentity contains the commands for the case that the API server refuses the slices.
+// renewIdentity contains the commands that help if the API server refuses the slices.
 const renewIdentity = "if the identity has expired or is refused: create a token for this node as metalplug-dra(8) describes, then " +
 	"systemctl restart metalplug-dra; if the Node is not found: systemctl restart kubelet; if DRAConsumableCapacity is off: enable this " +
 	"feature gate in the API server and the scheduler, then systemctl restart metalplug-dra; otherwise: journalctl -u metalplug-dra -e"

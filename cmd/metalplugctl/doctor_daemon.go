@@ -29,7 +29,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
 
-// ask requests from metalplugd the data that the checks need.
+// ask queries metalplugd for the data that the checks need.
 func (d *doctor) ask() error {
 	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
@@ -42,8 +42,7 @@ func (d *doctor) ask() error {
 	return err
 }
 
-// checkDaemon checks that metalplugd answers and is ready. checkDaemon also checks that metalplugd reads the expected
-// configuration and can write its files.
+// checkDaemon checks that metalplugd answers, is ready, uses the expected configuration, and can write its files.
 func (d *doctor) checkDaemon() (fine string) {
 	if errors.Is(d.askErr, fs.ErrPermission) {
 		d.skip(readRemedy(d.askErr, ""), "%s: permission denied", d.client.Socket)
@@ -73,9 +72,8 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload reports a refused reload, and changes to the configuration that take effect only after a restart. metalplugd
-// reports the changes that it found at its last reload. checkReload itself looks for a later change to the key
-// paths.device_plugins.
+// checkReload reports a refused reload, and changes to the configuration that take effect only after a restart. metalplugd knows
+// the changes up to its last reload. Therefore, checkReload itself looks for a later change to the key paths.device_plugins.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct the configuration, then: systemctl reload metalplugd", "the last reload was refused, so the previous configuration still applies: %s", problem)
@@ -93,8 +91,8 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// checkUdev checks that udevd is running. checkUdev looks at udevd's files in /run/udev. The file named control exists while
-// udevd runs, and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev checks udevd by its files in /run/udev. The file named control exists while udevd runs, and the file named queue
+// exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
@@ -178,8 +176,8 @@ func (d *doctor) checkUnits() (fine string) {
 
 // checkDevices checks the health of the devices. checkDevices does not report a built-in resource that has no device, because
 // most nodes lack some kinds of hardware, such as FPGAs. checkDevices reports a cordoned device, because an operator may have
-// forgotten the cordon. If several devices have the same problem, there is only one finding. This finding names one of these
-// devices and the number of the other devices.
+// forgotten the cordon. If several devices have the same problem, a single finding names one of them and the number of the
+// others.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {

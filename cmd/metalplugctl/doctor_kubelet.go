@@ -29,9 +29,8 @@ const (
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 
-// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and creates
-// the socket at each start. The kubelet does not remove the socket when the kubelet exits, so only a registration proves that a
-// kubelet is running.
+// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and creates the
+// socket at each start. The socket remains when the kubelet exits, so only a registration proves that a kubelet is running.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
@@ -41,7 +40,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	}
 	info, err := os.Stat(d.path(dir))
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if its directory is a link without a target
+	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if its directory is a dangling link
 		d.fail("start the kubelet: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"%s is missing: the kubelet has never run on this node", dir)
 	case errors.Is(err, fs.ErrPermission):
@@ -86,9 +85,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks that the kubelet has accepted the registration of each resource, and that the kubelet keeps the
-// resource's stream open. Devices are allocatable only if both conditions are true. Resources that are in the same state share
-// a finding.
+// checkRegistration checks that the kubelet has accepted the registration of each resource and keeps its stream open. Otherwise,
+// the devices are not allocatable. Resources in the same state share a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding
@@ -115,9 +113,9 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. Only root can open the kubelet's
-// socket, and the doctor may run as another user. metalplugd therefore asks the kubelet (PodResources v1,
-// GetAllocatableResources). The two numbers may differ for some milliseconds after the device list changes.
+// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd asks the kubelet
+// (PodResources v1, GetAllocatableResources), because only root can open the kubelet's socket, and the doctor may run as another
+// user. The two numbers may differ for some milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.KubeletCounts
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
@@ -140,9 +138,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the kubelet counts the devices that metalplug offers"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. A pod cannot start if the kubelet
-// chooses such a device for it. At its start, metalplugd offers all devices in the checkpoint. An unknown device therefore
-// means that the checkpoint is from another node, or that the device's resource was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. If the kubelet chooses an unknown
+// device for a pod, the pod cannot start. metalplugd offers all devices in the checkpoint when it starts. An unknown device
+// therefore means that the checkpoint is from another node, or that the device's resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))
@@ -173,7 +171,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 }
 
 // checkRefused reports the containers that did not get their devices. metalplugd records these containers, because the kubelet
-// reports them only to an API server. The status of their pods is UnexpectedAdmissionError.
+// reports them only to an API server, as pods with the status UnexpectedAdmissionError.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
 		state := "the pod is in UnexpectedAdmissionError"

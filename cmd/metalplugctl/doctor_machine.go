@@ -19,9 +19,8 @@ var pciClasses = []struct{ class, what string }{
 // modules maps PCI vendors to the kernel modules of their drivers.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
-// checkDrivers finds hardware without a driver. metalplugd may not list such hardware, because some classes recognise a
-// device only by its driver. checkDrivers reports a warning and no error, because the hardware may be intended for a virtual
-// machine.
+// checkDrivers finds hardware without a driver. metalplugd may not list such hardware, because some classes recognise a device
+// only by its driver. The finding is a warning instead of a failure, because the hardware may be intended for a virtual machine.
 func (d *doctor) checkDrivers() (fine string) {
 	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // Glob fails only for an invalid pattern
 	for _, name := range names {
@@ -42,9 +41,9 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
-// moduleFiles lists one file for each package manager. The package metalplug-selinux installs its policy module from this file.
-// The module declares an SELinux boolean (selinux/metalplug.te). The file moduleBoolean exists while the module is loaded, and
-// any user can see the file.
+// moduleFiles lists, for each package manager, the file from which the package metalplug-selinux installs its policy module. The
+// file moduleBoolean is an SELinux boolean of this module (selinux/metalplug.te). It exists while the module is loaded, and any
+// user can see it.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
@@ -82,8 +81,8 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are correct, and nothing was denied"
 }
 
-// checkSandbox reports units of metalplug that are masked, and a kernel that allows no user namespaces. In either case, systemd
-// cannot start the units. If there is no such problem, checkSandbox adds no finding.
+// checkSandbox reports masked units of metalplug, and a kernel that allows no user namespaces. systemd cannot start the units in
+// either case. Without such a problem, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if d.read("/proc/sys/user/max_user_namespaces") == "0" {
 		d.fail("sysctl -w user.max_user_namespaces=1024; to keep the value, write it to /etc/sysctl.d",

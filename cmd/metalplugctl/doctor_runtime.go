@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// setting returns the first value that a TOML text has for a key, in any section. setting returns "" if the key is missing.
+// setting returns the first value of a key in a TOML text, regardless of the section, or "" if the key is missing.
 func setting(text, key string) string {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(line, "=")

@@ -18,8 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// eventsCommand prints events. eventsCommand writes each line immediately, so that a program that reads from a pipe receives each
-// event without delay.
+// eventsCommand prints each event immediately, so that a program at the other end of a pipe receives it without delay.
 func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "events", Short: "Follow the events, one per line"}
 	output := outputFlag(cmd)
@@ -82,7 +81,7 @@ func (o *clientOptions) stream(ctx context.Context, handle func(api.Event) error
 	}
 }
 
-// event writes an event. The event takes one line, unless it is wider than the terminal.
+// event prints an event on one line, unless the text is wider than the terminal.
 func (s *screen) event(e api.Event) {
 	var about []string
 	switch {

@@ -20,8 +20,8 @@ type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // devices that the resource gets
 	Lost     []matchedDevice `json:"lost"`    // matching devices that an earlier resource gets
-	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. Unfilled is empty
-	// if there is no such problem.
+	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. Without such a
+	// problem, Unfilled is empty.
 	Unfilled string `json:"unfilled,omitempty"`
 	key      string // configuration key that Unfilled is about, such as "match.PCI_ID"
 	excludes bool   // whether the exclude matches a device that the resource would otherwise get
@@ -121,14 +121,14 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patt
 	}
 	if t.Unfilled = text; key != "" {
 		pattern := map[string]map[string]string{"match": r.Match, "exclude": r.Exclude}[t.key][key]
-		if remedy := mistake(key, pattern); remedy != "" { // this remedy is better than a similar pattern
+		if remedy := mistake(key, pattern); remedy != "" { // this remedy helps more than a suggested pattern
 			t.Unfilled = fmt.Sprintf("no device of class %s has %s = %q; %s", r.Class.Name, key, pattern, remedy)
 		}
 		t.key += "." + key
 	}
 }
 
-// idle explains why the resource gets no usable device. idle returns "" if the resource gets at least one usable device.
+// idle explains why the resource gets no usable device, or returns "" if it gets one.
 func (t resourceMatch) idle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
@@ -144,8 +144,8 @@ func (t resourceMatch) idle() string {
 }
 
 // mistakes describes patterns that are valid but probably wrong, and how to correct them. For each pattern, only the first
-// matching entry counts. An entry with a key applies to that property, and an entry without a key applies to all properties. An
-// entry without a remedy means that the pattern is correct.
+// matching entry counts. An entry with a key applies to that property, and an entry without a key applies to all properties. If
+// the entry has no remedy, the pattern is correct.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp
@@ -173,7 +173,7 @@ func mistake(key, pattern string) string {
 	return ""
 }
 
-// reason explains why pods currently cannot use a device. reason returns "" if they can.
+// reason explains why pods cannot use a device now, or returns "" if they can.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()
@@ -188,7 +188,7 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	})
 }
 
-// excludes reports whether a rule would match a device if it had no exclude.
+// excludes reports whether a rule fails to match a device only because of its exclude.
 func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	without := r
 	without.Exclude = nil

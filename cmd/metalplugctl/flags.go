@@ -21,7 +21,7 @@ func stringFlag(cmd *cobra.Command, name, letter, value, usage string, values ..
 	text := cmd.Flags().StringP(name, letter, value, usage)
 	// The usage text already contains the default.
 	cmd.Flags().Lookup(name).DefValue = ""
-	// fails only for an unknown flag
+	// an error would mean an unknown flag
 	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault))
 	return text
 }
@@ -54,7 +54,7 @@ func choiceFlag(cmd *cobra.Command, name, letter, value, usage string, values ..
 		usage += " (default: " + value + ")"
 	}
 	text := stringFlag(cmd, name, letter, value, usage, values...)
-	_ = cmd.Flags().SetAnnotation(name, validValues, values) // fails only for an unknown flag
+	_ = cmd.Flags().SetAnnotation(name, validValues, values) // an error would mean an unknown flag
 	return text
 }
 

@@ -87,7 +87,7 @@ func holder(d api.Device) string {
 	return "a pod"
 }
 
-// formatDuration formats a duration in whole seconds. If the duration is at least an hour, formatDuration uses whole minutes.
+// formatDuration formats a duration in whole seconds, or in whole minutes from one hour on.
 func formatDuration(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()
@@ -95,8 +95,8 @@ func formatDuration(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine returns a line with the number of udev events and the time of the last one. If the hardware has changed after the
-// last event, events from udevd do not reach metalplugd.
+// eventLine returns a line with the number of udev events and the time of the last one. If an operator has plugged in hardware
+// after this time, events from udevd do not reach metalplugd.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
@@ -123,7 +123,7 @@ func firstOf(names []string) string {
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }
 
-// numaNode formats the number of a NUMA node. numaNode returns "-" for -1, which means unknown.
+// numaNode formats the number of a NUMA node, or returns "-" for an unknown node, which is -1.
 func numaNode(node int) string {
 	if node < 0 {
 		return "-"

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices once, without waiting for changes. The JSON output contains the fields that metalplugd sends. The
-// names of the fields never change, so scripts also work with later versions.
+// listCommand shows all devices once, without waiting for changes. The JSON output has the fields that metalplugd sends. Their
+// names never change, so scripts also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 			return err
 		}
 		status := api.Status{Ready: true}
-		if len(devices) == 0 { // metalplugd may not know all devices yet while it is starting
+		if len(devices) == 0 { // a starting metalplugd may not know all devices yet
 			if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 // nameOf returns the ID of a device, or its kernel name if it has no ID. The command "why" accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// byUrgency sorts the devices by urgency. Devices with a problem come first, and devices that are not offered come last.
+// byUrgency sorts devices with a problem to the start, and devices that are not offered to the end.
 func byUrgency(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {

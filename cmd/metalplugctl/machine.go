@@ -36,8 +36,8 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the command as
-// root. In all other cases, readRemedy returns its second argument.
+// readRemedy returns the remedy for a file that could not be read. For a denied permission, the remedy is to run the command as
+// root. For any other error, the remedy is the parameter otherwise.
 func readRemedy(err error, otherwise string) string {
 	const asRoot = "run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent"
 	switch {
@@ -63,14 +63,14 @@ const (
 	auditSize = 4 << 20
 )
 
-// denials reads the end of the audit log. denials counts the lines that contain both an SELinux denial and the word metalplug.
+// denials counts the lines at the end of the audit log that contain both an SELinux denial and the word metalplug.
 func (m machine) denials() (n int, err error) {
 	f, err := os.Open(m.path(auditLog))
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	_, _ = f.Seek(-auditSize, io.SeekEnd) // this fails if the file is shorter, and reading begins at its start
+	_, _ = f.Seek(-auditSize, io.SeekEnd) // Seek fails if the file is shorter, and reading begins at its start
 	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
 	if err != nil {
 		return 0, err

@@ -37,7 +37,7 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts contains the help text of each command. helpTexts does not describe the flags.
+// helpTexts contains the help text of each command, without its flags.
 //
 //go:embed help/*.txt
 var helpTexts embed.FS
@@ -45,7 +45,7 @@ var helpTexts embed.FS
 // version is set at build time for releases.
 var version = "unreleased"
 
-// errFound means that the command found a problem. The output has already shown the problem.
+// errFound means that the command has found a problem, and has already shown it in the output.
 var errFound = errors.New("a problem was found")
 
 // foundIf returns [errFound] if there is a problem.
@@ -62,7 +62,7 @@ type usageError struct{ error }
 // Unwrap returns the cause of the error, which may be EPIPE.
 func (e usageError) Unwrap() error { return e.error }
 
-// usage returns a [usageError].
+// usage formats the text of a [usageError].
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // main runs the command until it ends or is interrupted.
@@ -86,13 +86,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(flagError)
-	root.DisableSuggestions = true // they do not fit into one line
+	root.DisableSuggestions = true // suggestions do not fit into one line
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket `PATH` (default: METALPLUG_SOCKET)")
 	// The usage text names the variable, and the help texts must not depend on its value.
 	root.PersistentFlags().Lookup("socket").DefValue = ""
-	parsed := false // cobra has accepted the command line
+	parsed := false // whether cobra has accepted the command line
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		parsed = true
 		return checkValues(cmd, args)
@@ -114,7 +114,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(cmd.CommandPath(), err, stderr)
 }
 
-// exitCode prints an error of a command, unless the error is nil, and returns the exit code for it.
+// exitCode prints the error of a command, if there is one, and returns the exit code.
 func exitCode(command string, err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems

@@ -35,7 +35,7 @@ var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", 
 // distanceColours lists a colour for each distance, nearest first, in the same order as [legend].
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
-// picture draws the PCI tree and the distances. picture returns the text of the SVG picture.
+// picture draws the PCI tree and the distances, and returns the SVG text.
 func picture(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}
@@ -105,7 +105,7 @@ func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	return d.y - rowHeight + boxHeight/2
 }
 
-// box draws a box that contains the text head. The parameter "below" is the second line of text, or empty.
+// box draws a box that contains the text head and, unless it is empty, a second line.
 func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.width = max(d.width, left+boxWidth)
 	fmt.Fprintf(d, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" stroke=\"#555\"%s/>\n", left, top, boxWidth, boxHeight, colour, style)
@@ -117,7 +117,7 @@ func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.text(left+8, top+30, "normal", below)
 }
 
-// text draws a text. The parameter left is the left edge of the text, and base is its baseline.
+// text draws one line of text with the given left edge and baseline.
 func (d *drawing) text(left, base int, weight, text string) {
 	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, template.HTMLEscapeString(clean(text)))
 }

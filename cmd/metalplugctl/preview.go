@@ -39,7 +39,7 @@ type previewState struct {
 	Containers []api.Container `json:"containers,omitempty"`
 }
 
-// previewCommand shows what metalplugd would offer. previewCommand starts metalplugd with a simulated kubelet.
+// previewCommand starts metalplugd with a simulated kubelet, and shows what metalplugd would offer.
 func previewCommand() *cobra.Command {
 	var p preview
 	cmd := &cobra.Command{
@@ -105,8 +105,8 @@ func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *v
 	return err
 }
 
-// machine selects the machine whose devices are shown. The machine is either this node, the recording in the configuration, or
-// the recording that the parameter recorded names.
+// machine selects the machine whose devices are shown. The parameter recorded names a recording. If recorded is empty, machine
+// selects the configured recording, or else this node.
 func (p *preview) machine(recorded string) error {
 	c, err := config.Load(p.file)
 	if err != nil {

@@ -39,8 +39,8 @@ func (p process) flag(name string) (value string) {
 	return value
 }
 
-// kubelets returns the running kubelets. The second result contains the kubelets in another mount namespace. An example is the
-// kubelet of a node that runs in a container. A path in the flags of such a kubelet may lead to another file on the node.
+// kubelets returns the running kubelets. The second result contains the kubelets in another mount namespace, such as the kubelet
+// of a node that runs in a container. A path in the flags of such a kubelet may lead to another file on the node.
 func (m machine) kubelets() (here, elsewhere []process) {
 	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
@@ -87,7 +87,7 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 	return p, server || p.name == "k3s" && runs("server", "agent") || p.name == "microshift" && runs("run")
 }
 
-// ofRoot reports whether a process belongs to root, who is the owner of /proc.
+// ofRoot reports whether a process belongs to the owner of /proc, which is root.
 func (m machine) ofRoot(pid string) bool {
 	var process, all unix.Stat_t
 	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
@@ -107,8 +107,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file that contains command-line arguments, as MicroK8s uses. The lines contain the variable
-// SNAP_COMMON, which has the same value on each node.
+// argumentsFile returns the command-line arguments in a file, one from each line, as in MicroK8s. The arguments may contain the
+// variable SNAP_COMMON, which has the same value on each node.
 func (m machine) argumentsFile(name string) (args []string) {
 	for line := range strings.Lines(m.read(name)) {
 		args = append(args, strings.TrimSpace(strings.ReplaceAll(line, "${SNAP_COMMON}", "/var/snap/microk8s/common")))

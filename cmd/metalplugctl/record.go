@@ -75,8 +75,8 @@ var extraSubsystems = []string{
 // moduleDirs lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
 var moduleDirs = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that any class uses and the parents of these devices. relevant also returns the devices in the
-// subsystems that extraSubsystems lists. relevant omits RAM disks and unused loop devices.
+// relevant returns the devices that a class uses, their parents, and the devices in the subsystems of extraSubsystems. relevant
+// omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
@@ -103,8 +103,8 @@ func mayOffer(d udev.Device) bool {
 	})
 }
 
-// idle reports whether a device is an unused block device that the kernel has created in advance. An example is a loop device
-// that is not set up.
+// idle reports whether a device is an unused block device that the kernel has created in advance, such as a loop device that is
+// not set up.
 func idle(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {

@@ -15,8 +15,7 @@ const (
 	restartRemedy     = "systemctl restart metalplugd"
 	otherPluginRemedy = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnectRemedy   = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
-	// moveFileRemedy is the remedy if a file blocks the path of the kubelet's directory. The kubelet cannot start with such a
-	// file.
+	// moveFileRemedy is the remedy if a file blocks the path of the kubelet's directory, which prevents the start of the kubelet.
 	moveFileRemedy = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"
 )
 
@@ -53,8 +52,8 @@ const (
 	unproven    = "unproven"
 )
 
-// complaint describes the problem of a device in a text that can follow the device's name. The text is "" if there is no
-// problem. A device is not a problem if the host uses it, or if it is not meant for pods.
+// complaint describes the problem of a device in a text that can follow the device's name. The text is "" if the device works, is
+// in use by the host, or is not meant for pods.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):

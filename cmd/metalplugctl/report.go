@@ -34,10 +34,10 @@ type bugReport struct {
 // bundleFile is a file for a report. Identities in its text are not masked yet.
 type bundleFile struct{ name, text string }
 
-// journalLines is the maximum number of journal lines in a report. The report contains the newest lines.
+// journalLines is how many of the newest journal lines a report contains.
 const journalLines = "5000"
 
-// add adds a file to the report.
+// add adds a file to the report. If err is not nil, the file contains the error.
 func (b *bugReport) add(name string, text []byte, err error) {
 	if err != nil {
 		text = fmt.Appendf(text, "not available: %v\n", err)
@@ -49,7 +49,7 @@ func (b *bugReport) add(name string, text []byte, err error) {
 // and version numbers.
 func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, c config.Config, devices []udev.Device) {
 	b.add("machine.umockdev", []byte(record(b.recorder, c, devices)), nil)
-	// There are no files if the configuration file is missing or has errors.
+	// c.Files is empty if the configuration file is missing or has errors.
 	if len(c.Files) == 0 {
 		c.Files = []string{file}
 	}
@@ -65,11 +65,11 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	b.versions()
 }
 
-// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
+// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]), so this part is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. configuration masks the values of env, because they may be passwords. If a value is
-// written with escape sequences, configuration may not find the value in the text. In that case, configuration omits the file.
+// configuration adds a configuration file. configuration masks the values of env, because they may be passwords. If a value
+// contains an escape sequence, the text may show it in another form, so configuration omits the file.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -88,8 +88,8 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds what metalplugd answers to the bug report. answers replaces the names of pods and users in the decoded fields. In
-// the encoded text, a short name may also be part of another word.
+// answers adds metalplugd's answers to the bug report. It masks the names of pods and users in the decoded fields, because in the
+// encoded text a short name may be part of another word.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON
@@ -137,7 +137,7 @@ func (b *bugReport) hideDevice(id string) {
 	}
 }
 
-// journal adds the newest journal lines of metalplug's units. journal replaces the name of the node in these lines.
+// journal adds the newest journal lines of metalplug's units, with the name of the node masked.
 func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder
@@ -159,7 +159,7 @@ func (b *bugReport) journal(ctx context.Context) {
 	b.add("journal.txt", []byte(text.String()), err)
 }
 
-// versions adds the versions of the software on the node. versions replaces the name of the node.
+// versions adds the versions of the software on the node, with the name of the node masked.
 func (b *bugReport) versions() {
 	name, _ := os.Hostname()
 	b.recorder.Hide(name)

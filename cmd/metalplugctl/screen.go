@@ -26,8 +26,8 @@ const (
 	normal = "\x1b[0m"
 )
 
-// screen collects text, which is then written in one call. A terminal therefore does not flicker, and a closed pipe causes only
-// one error.
+// screen collects text to write it in one call. The terminal then does not flicker, and a closed pipe causes one error instead of
+// many.
 type screen struct {
 	bytes.Buffer
 	colours bool
@@ -55,8 +55,7 @@ var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}
 // escape returns the JSON escape sequence for a control character, because a terminal could interpret the character itself.
 func escape(character []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(character))[0]) }
 
-// show writes a state as JSON, or as text. show calls the given function to write the text. If compact is true, the JSON is
-// written on one line.
+// show writes a state as JSON, or as the text that the function table writes. If compact is true, the JSON has one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
@@ -86,7 +85,7 @@ func terminalSize(out io.Writer) (width, height int) {
 	if err != nil {
 		return 0, 0
 	}
-	if size.Col == 0 || size.Row == 0 { // this happens on a serial line, which does not report a size
+	if size.Col == 0 || size.Row == 0 { // a serial line does not report a size
 		return 80, 24
 	}
 	return int(size.Col), int(size.Row)
@@ -171,8 +170,8 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// gap separates two columns of a table. A row that is wider than the terminal continues on the next line. The parameter deeper is
-// the indentation of that line.
+// The constant gap separates two columns of a table. If a row is wider than the terminal, it continues on the next line after the
+// indentation deeper.
 const (
 	gap    = "  "
 	deeper = "    "

@@ -18,7 +18,7 @@ import (
 )
 
 // directoryFor creates a directory for a preview, which removes the directory at its end. If name is empty, the directory is
-// temporary. The directory must not exist yet.
+// temporary. Otherwise, the named directory must not exist yet.
 func directoryFor(name string) (dir string, err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -52,7 +52,7 @@ func daemonFile() (string, error) {
 }
 
 // run runs metalplugd until the function show returns or the command ends. run calls show when the resources are registered and
-// the containers have their devices. The options that it passes to show contain the socket of this metalplugd.
+// the containers have their devices. The options for show contain the socket of this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()
 	if err != nil {
@@ -68,7 +68,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
 	child.Stderr = cmd.ErrOrStderr()
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach metalplugd, because this program stops metalplugd
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach metalplugd, because this program stops it
 	in, inErr := child.StdinPipe()
 	out, outErr := child.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {

@@ -98,7 +98,7 @@ func (s *screen) standings(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// complaints writes why resources are held back or not connected. complaints writes each reason only once.
+// complaints writes the reasons why resources are held back or not connected, but no reason twice.
 func (s *screen) complaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {

@@ -100,8 +100,7 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree. treeOf also returns the GPUs and HCAs for the table of distances, and the number of devices that
-// are not on PCI.
+// treeOf returns the PCI tree, the GPUs and HCAs for the table of distances, and the number of devices that are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -127,7 +126,7 @@ type branch struct {
 	devices []api.Place
 }
 
-// add adds a device at the end of a path.
+// add adds a device at the end of a path, and creates the missing branches of the path.
 func (b *branch) add(path []string, p api.Place) {
 	if len(path) == 0 {
 		b.devices = append(b.devices, p)
@@ -141,8 +140,7 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows a chain of bridges that each have only one branch below them. joined returns the joined names of these bridges,
-// and the last branch of the chain.
+// joined follows a chain of bridges with one branch each. The results are the joined names of these bridges, and the last branch.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]
@@ -150,8 +148,7 @@ func (b *branch) joined() (name string, end *branch) {
 	return name, b
 }
 
-// rows returns the rows for the branch and everything below it. Bridges that each have only one branch below them share a
-// row.
+// rows returns the rows for the branch and everything below it. A chain of bridges with one branch each has one row.
 func (b *branch) rows(indent string) [][]cell {
 	name, b := b.joined()
 	name = indent + name

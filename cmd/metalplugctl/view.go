@@ -32,8 +32,8 @@ type view struct {
 // maxNotes is the maximum number of notes on the screen.
 const maxNotes = 3
 
-// The view uses these control sequences (xterm's ctlseqs, "DEC Private Mode Set"). These sequences switch to the alternate
-// screen, turn off the cursor and line wrapping, move the cursor (CUP) and clear text (EL, ED).
+// The view uses these control sequences (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen, turn off
+// the cursor and line wrapping, move the cursor (CUP) and clear text (EL, ED).
 const (
 	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -115,7 +115,7 @@ func (v *view) show(out io.Writer, output string, compact bool, state any, draw 
 	return v.change(func() { v.draw = draw })
 }
 
-// forget removes the notes from the view. forget does nothing if v is nil.
+// forget removes the notes from the view, unless v is nil.
 func (v *view) forget() {
 	if v != nil {
 		_ = v.change(func() { v.notes = nil })
@@ -187,7 +187,7 @@ func (v *view) readKeys(ctx context.Context, resized <-chan os.Signal) {
 	}
 }
 
-// press performs the action of the first key in typed. press returns the input after that key.
+// press performs the action of the first key in typed, and returns the rest of the input.
 func (v *view) press(typed string) (rest string) {
 	for _, key := range keys {
 		for _, code := range key.codes {

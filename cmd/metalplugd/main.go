@@ -81,7 +81,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	}
-	absolute, _ := filepath.Abs(*file) // if this fails, the working directory was removed, and the file was not read
+	absolute, _ := filepath.Abs(*file) // Abs fails if the working directory was removed, and then the file was not read
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
 		File:    absolute,
@@ -111,7 +111,7 @@ func checked(c config.Config, stderr io.Writer) int {
 	return exitOK
 }
 
-// usable reads a configuration. usable returns an error if the daemon could not start with it.
+// usable reads a configuration, and returns an error if the daemon could not start with it.
 func usable(file string) (config.Config, error) {
 	c, err := config.Load(file)
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a listener on a unix socket.
+// Listener accepts clients on a unix socket.
 type Listener struct {
 	net.Listener
 	// Accept calls Surplus after a new client has connected. Surplus returns the client to disconnect, or nil. The slice open
@@ -26,15 +26,15 @@ type Listener struct {
 	open []*Client
 }
 
-// Client is a connection to the socket. The kernel recorded the user and the process of the client when the client connected. A
-// client therefore cannot claim another uid, and later changes to its uid have no effect.
+// Client is a connection to the socket. The kernel recorded the client's uid and pid when the client connected, so a client
+// cannot claim another uid later.
 type Client struct {
 	net.Conn
 	unix.Ucred
 	listener *Listener
 }
 
-// Accept returns the next client. If the function Surplus selects a client, Accept first disconnects this client.
+// Accept waits for the next client and disconnects the client that the function Surplus selects.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -58,16 +58,16 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// RemoteAddr returns the client itself. Servers make the result available to the handler of each request.
+// RemoteAddr returns the client itself, because net/http passes this address to the handler of each request.
 func (c *Client) RemoteAddr() net.Addr { return c }
 
 // Network returns "unix".
 func (c *Client) Network() string { return "unix" }
 
-// String returns the uid of the client.
+// String returns the client's uid in decimal, which net/http passes to a handler as Request.RemoteAddr.
 func (c *Client) String() string { return strconv.FormatUint(uint64(c.Uid), 10) }
 
-// Close closes the connection.
+// Close closes the connection and removes the client from the listener's list.
 func (c *Client) Close() error {
 	c.listener.mu.Lock()
 	c.listener.open = slices.DeleteFunc(c.listener.open, func(o *Client) bool { return o == c })
@@ -76,7 +76,8 @@ func (c *Client) Close() error {
 }
 
 // Peer returns the process at the other end of a unix socket connection, as recorded by the kernel (SO_PEERCRED, unix(7)). For an
-// accepted connection, this is the process that connected. For any other connection, Peer returns the process that listens.
+// accepted connection, the result is the process that connected. For any other connection, the result is the process that
+// listens.
 func Peer(c net.Conn) (peer *unix.Ucred, err error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err == nil {

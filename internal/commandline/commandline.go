@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// Parse adds the flag -log-level, parses the arguments, and returns the log level. If the program must exit, ok is false. Parse
-// has then printed the help text or the error. The exit code is 0 after the help text and 2 after an error.
+// Parse adds the flag -log-level, parses the arguments, and returns the log level. If ok is false, Parse has printed the help
+// text or an error, and the program must exit. The exit code is 0 after the help text and 2 after an error.
 func Parse(flags *flag.FlagSet, args []string, help string, stdout, stderr io.Writer) (level slog.Level, code int, ok bool) {
 	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
 	flags.SetOutput(io.Discard)
@@ -38,6 +38,7 @@ func Parse(flags *flag.FlagSet, args []string, help string, stdout, stderr io.Wr
 	return level, 0, true
 }
 
-// plainly rewrites the errors of the package flag in the form that metalplugctl uses. Only a boolean flag can have an invalid value.
+// plainly is a replacer that gives the errors of package flag the same form as those of metalplugctl. A parse error is about a
+// boolean flag, because all other flags are strings.
 var plainly = strings.NewReplacer("flag provided but not defined: -", "unknown flag: --", "bad flag syntax: ", "unknown flag: ",
 	"flag needs an argument: -", "missing value: --", "boolean value ", "", " for -", " for --", "parse error", "must be true or false")

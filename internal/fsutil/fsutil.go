@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. ReplaceFile first
-// writes NAME.new, so that a crash leaves either the complete old file or the complete new file. ReplaceFile must not be called
-// concurrently for the same file.
+// ReplaceFile replaces a file, and gives the new file the permissions regardless of the umask. ReplaceFile first writes NAME.new,
+// so that a crash leaves either the complete old file or the complete new file. ReplaceFile must not be called concurrently for
+// the same file.
 func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	next := name + ".new"
 	_ = os.Remove(next) // an earlier crash may have left a file with this name, or there may be a link with this name
@@ -47,10 +47,11 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// ReadDated does the same as ReadRegular, and also returns when the file was last modified. os.Stat might return the time of
-// another file, because a program may have replaced this one.
+// ReadDated is like ReadRegular, but also returns when the file was last modified. A separate call of os.Stat could find another
+// file under the same name.
 func ReadDated(name string, limit int64) (text []byte, modified time.Time, err error) {
-	// With O_PATH, the kernel opens no device and no pipe (open(2)). Opening a watchdog, for example, starts it.
+	// With O_PATH, the kernel does not open the device or pipe behind the name (open(2)). Opening a watchdog, for example, starts
+	// it.
 	path, err := os.OpenFile(name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, time.Time{}, err
@@ -89,8 +90,8 @@ func SyncDir(dir string) error {
 	return d.Sync()
 }
 
-// Cause returns the errno in an error, without the context that the packages os and net add. Use it where the caller adds the
-// operation and the path to the error. An error without an errno is returned unchanged.
+// Cause returns the errno in an error, without the context that the packages os and net add. The caller should add the operation
+// and the path itself. If err contains no errno, Cause returns err.
 func Cause(err error) error {
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return errno

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness detects loops that make no progress. A loop does not wake up regularly to report progress. A loop answers when
-// another goroutine checks the loop, and at no other time.
+// Package liveness detects loops that make no progress. A loop sends no regular reports, which would wake the processor. A loop
+// answers only when another goroutine asks.
 package liveness
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Probe finds out whether a loop still runs. The zero value is ready for use. The methods are safe for concurrent use.
+// Probe checks that a loop makes progress. The zero value is ready for use. The methods are safe for concurrent use.
 type Probe struct {
 	once  sync.Once
 	asked chan struct{}

@@ -37,7 +37,7 @@ func Listeners() Listening {
 	return by
 }
 
-// Listen returns the passed socket with the given path.
+// Listen returns the socket that systemd has passed for a path, or an error if there is none.
 func (l Listening) Listen(path string) (net.Listener, error) {
 	if l[path] == nil {
 		return nil, fmt.Errorf("systemd has not passed the socket %s", path)

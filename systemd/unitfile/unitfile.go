@@ -60,8 +60,7 @@ func unusable(dirs, templates []string) (all []Unusable) {
 	return all
 }
 
-// find looks for a unit file in dirs. The first file that it finds takes precedence. An empty file or a link to /dev/null
-// masks the unit.
+// find looks for a unit file in dirs, and uses the first file that exists. An empty file or a link to /dev/null masks the unit.
 func find(dirs []string, name string) (exists, masked bool) {
 	for _, dir := range dirs {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {

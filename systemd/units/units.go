@@ -20,12 +20,12 @@ const (
 	jobPollInterval = time.Second
 	// stopLimit is the maximum time for the request that stops a unit. Run sends this request after the deadline of ctx.
 	stopLimit = 2 * time.Second
-	// replace is the mode of a job that replaces a queued job for the same unit.
+	// replace is the job mode that lets a job replace a queued job for the same unit.
 	replace = "replace"
 )
 
-// connect connects to systemd over D-Bus. As root, it uses systemd's private socket like systemctl, so no bus daemon is needed.
-// Otherwise, connect uses the system bus.
+// connect connects to systemd over D-Bus. As root, connect uses systemd's private socket, which needs no bus daemon. Otherwise,
+// connect uses the system bus.
 func connect(ctx context.Context) (*dbus.Conn, error) {
 	c, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {
@@ -37,8 +37,9 @@ func connect(ctx context.Context) (*dbus.Conn, error) {
 
 // Run starts an instance of a template unit such as "name@.service". Run escapes the instance as systemd-escape(1) does. If the
 // unit is still active, Run stops it first, so that the unit's commands are always executed. Run blocks until the unit is active
-// or has ended, depending on Type=. A oneshot unit ends when all its commands have succeeded. The error contains systemd's
-// result. If the deadline of ctx passes, Run stops the unit. If ctx is cancelled, the unit keeps running.
+// or has ended, depending on Type=. A oneshot unit ends when all its commands have succeeded. If the unit fails, the error
+// contains systemd's result for the job. If the deadline of ctx passes, Run stops the unit. If ctx is cancelled, the unit keeps
+// running.
 func Run(ctx context.Context, template, instance string) error {
 	c, err := connect(ctx)
 	if err != nil {
@@ -52,8 +53,8 @@ func Run(ctx context.Context, template, instance string) error {
 func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 	before, after, _ := strings.Cut(template, "@")
 	name := before + "@" + unit.UnitNameEscape(instance) + after
-	// The start limit (StartLimitBurst=) protects against crash loops. The limit must not apply here, because a caller has
-	// requested each start. An error means that the unit is not loaded, so it has no failed state to reset.
+	// The start limit (StartLimitBurst=) protects against crash loops. The limit must not apply here, because each start is a
+	// separate request. An error means that the unit is not loaded, so it has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
@@ -71,7 +72,7 @@ func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
-		// If this request fails, the job that the next call of Run starts replaces the current one.
+		// If this request fails, the next call of Run replaces the job.
 		_, _ = c.StopUnitContext(stopping, name, replace, nil)
 	}
 	return fmt.Errorf("run %s: %w", name, err)

@@ -58,7 +58,7 @@ func (s secrets) attr(name, value string) {
 	}
 }
 
-// text adds the UUIDs from a text about a GPU that NVIDIA's driver provides.
+// text adds the UUIDs that it finds in a report of NVIDIA's driver about a GPU.
 func (s secrets) text(content string) {
 	for line := range strings.Lines(content) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(key, "UUID") {
@@ -67,8 +67,8 @@ func (s secrets) text(content string) {
 	}
 }
 
-// add adds an identity. add ignores identities that are empty, short or all zeros, as with cheap hardware, because they would
-// match unrelated parts of the text. If the identity begins with a prefix that names its kind, the prefix is not masked.
+// add adds an identity, but not a prefix that names the kind of identity. An identity that is empty, short or all zeros would
+// match unrelated parts of the text, so add ignores it.
 func (s secrets) add(value string) {
 	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
 		value = strings.TrimPrefix(value, kind)

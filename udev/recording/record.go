@@ -64,11 +64,11 @@ func (r *Recorder) Record(devices []udev.Device) string {
 	return r.Mask(text.String())
 }
 
-// device writes the block of a device.
+// device writes the part of the recording that describes one device.
 func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
-		return // buses and drivers are derived from the links in their devices
+		return // Parse derives buses and drivers from the links in their devices
 	}
 	fmt.Fprintf(text, "P: %s\n", devPath)
 	if d.DevNode != "" {
@@ -92,8 +92,8 @@ func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside sysfs that classes read. These files list the mounts and the swap space, and contain the reports
-// from NVIDIA's driver. NVIDIA's nodes are included, because udev does not know them.
+// files writes the files outside sysfs that classes read. These files are the tables of mounts and swap space, the reports of
+// NVIDIA's driver, and NVIDIA's nodes, which udev does not know.
 func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {

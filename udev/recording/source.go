@@ -30,8 +30,8 @@ const maxText = 64 << 20
 // devices in memory. The tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of devices, that
 // directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
-	// Listen calls Warn if it rejects a saved file, and passes the reason. The previous recording remains in effect. Warn must be
-	// set before Listen is called.
+	// If Listen rejects a saved file, it calls Warn with the reason and continues with the previous recording. Warn must be set
+	// before Listen is called.
 	Warn func(error)
 
 	file    string
@@ -43,8 +43,8 @@ type Source struct {
 }
 
 // Open reads a recording, writes its tree to a temporary directory, and starts to watch the file. The parameter is the name of a
-// bundled recording, or an absolute path, because the watcher reports names in the form that was passed to it. The caller must
-// close the source, which removes the tree.
+// bundled recording or an absolute path. A bundled recording is not watched. The caller must close the source, which removes the
+// tree.
 func Open(file string) (_ *Source, err error) {
 	s := &Source{file: file}
 	defer func() {
@@ -77,7 +77,7 @@ func Open(file string) (_ *Source, err error) {
 	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// Check returns an error if Open could not open the recording in a file. Check reads the whole file.
+// Check reads a recording, and returns the error with which Open would reject it.
 func Check(file string) error {
 	_, _, err := readRecording(file)
 	return err
@@ -122,7 +122,8 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 	return slices.Clone(s.devices), nil
 }
 
-// Listen updates the tree each time the file is saved, and sends events for the differences. Removing the file changes nothing.
+// Listen updates the tree each time the file is saved, and sends events for the differences. If the file is removed, the tree
+// stays as it is.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	rest := time.NewTimer(quietPeriod) // the file may have been saved after Open
 	defer rest.Stop()
@@ -153,13 +154,13 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// reload reads the file again. If the text has changed, reload updates the tree and the copy of the text, and returns events for
-// the differences.
+// reload reads the file. If the text has changed, reload updates the tree and the copy of the text, and returns events for the
+// differences.
 func (s *Source) reload() ([]udev.Event, error) {
 	text, after, err := readRecording(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// An editor may be replacing the file, which causes another event.
+		// If an editor is replacing the file, another event follows.
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -180,5 +181,5 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName returns the path of a copy of the text from which the tree was written.
+// copyName returns the path of the copy of the recording's text.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }

@@ -37,7 +37,7 @@ func newTree() tree {
 	return tree{".": {kind: isDir}, "sys": {kind: isDir}, "dev": {kind: isDir}, "proc": {kind: isDir}}
 }
 
-// add adds a file or a link, with its parent directories.
+// add adds a file or a link, and any parent directories that are missing.
 func (t tree) add(name string, e entry) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (t tree) derive(d udev.Device) {
 	}
 }
 
-// link adds a link from name to target, unless name exists. Both paths are relative to the root.
+// link adds a link, unless name exists. The paths name and target are relative to the root.
 func (t tree) link(name, target string) {
 	if relative, err := filepath.Rel(path.Dir(name), target); err == nil && checkName(target) == nil {
 		_ = t.add(name, entry{relative, isLink})
@@ -175,9 +175,9 @@ func isBus(subsystem string) bool {
 	}, subsystem)
 }
 
-// apply changes the tree below root from one state to another. apply does not touch files that are the same in both states. apply
-// replaces a changed file atomically, so that a reader always finds a complete file. If the parameter from is nil, apply assumes
-// that no process reads the tree yet.
+// apply changes the tree below root from one state to another, and leaves unchanged files alone. apply replaces a changed file
+// atomically, so that a reader always finds a complete file. If the parameter from is nil, apply assumes that no process reads
+// the tree yet.
 func apply(root string, from, to tree) error {
 	for name, e := range from {
 		if next, ok := to[name]; ok && (next.kind == isDir) == (e.kind == isDir) {
@@ -204,8 +204,8 @@ func apply(root string, from, to tree) error {
 	return nil
 }
 
-// write creates the file or link. If the parameter read is true, a process may be reading the tree. In that case, write creates
-// the file as ".spare" in the root first, and then renames it.
+// write creates the file or link. If the parameter read is true, a process may be reading the tree, so write creates the file as
+// ".spare" in the root and renames it.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
