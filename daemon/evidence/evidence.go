@@ -102,9 +102,12 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 		return v, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size)
 	}
 	switch {
-	case v.In != s.Presence, s.Written < v.Written: // the number falls if a multipath disk loses a path
+	case v.In != s.Presence:
 		v.In, v.Written = s.Presence, s.Written
-	case s.Written > v.Written && !s.Held && v.Scrub == "" && v.Found == "":
+	case s.Held, v.Scrub != "", v.Found != "":
+	case s.Written < v.Written: // a multipath disk has lost a path, and a process may have written to the disk before
+		return v, "the kernel counts fewer writes to the disk than before"
+	case s.Written > v.Written:
 		return v, "a process wrote to the disk while no pod had it"
 	}
 	switch {
