@@ -22,24 +22,23 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet waits for a DRA driver for
-// 45 s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, the kubelet repeats the
-// request.
+// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet waits 45 s for a DRA driver
+// (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
 const claimLimit = 40 * time.Second
 
-// claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this type
-// stores only the work in progress. For each claim, claims does one piece of work at a time.
+// The type claims prepares and releases the devices of resource claims. The lease of each device records the claims that hold the
+// device, so this type stores only the work in progress. Each claim has at most one piece of work in progress.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
 	working map[string]*preparation // keys are the UIDs of the claims
-	// calls contains a function for each call of Prepare that is in progress. The function ends the call. Each call has its own key.
+	// calls contains, for each call of Prepare in progress, the function that ends the call. Each call has its own key.
 	calls map[*api.ClaimRef]context.CancelCauseFunc
 	ctx   context.Context // context of the work, or nil while Run is not running
 	all   sync.WaitGroup
 }
 
-// preparation is work in progress for a claim. The work either prepares the devices of the claim or releases them.
+// preparation is work in progress that either prepares or releases the devices of a claim.
 type preparation struct {
 	releases bool // whether the work releases the devices instead of preparing them
 	began    time.Time
@@ -48,7 +47,7 @@ type preparation struct {
 	err      error        // why the work failed, or nil
 }
 
-// locked calls a function that reads or changes the fields of c.
+// locked calls the function f while it holds the mutex of c.
 func (c *claims) locked(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,10 +64,10 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare assigns devices to a claim and prepares them for containers. The requests of the claim contain the IDs of these
-// devices. Prepare skips devices that an earlier call has already prepared for the claim. If a device is being cleared after
-// its last tenant, Prepare waits. During this wait, the claim can be released without delay, and Prepare then returns an error.
-// If Prepare takes longer than [claimLimit], it returns [control.ErrWorking], and any work that has begun continues.
+// Prepare assigns the devices in the requests of a claim to the claim, and prepares them for containers. Prepare skips devices
+// that an earlier call has already prepared for the claim. While a device is being cleared after its last tenant, Prepare waits.
+// A call of Unprepare ends this wait, and Prepare returns an error. If Prepare takes longer than [claimLimit], it returns
+// [control.ErrWorking], and any work that has begun continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -105,9 +104,9 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	}
 }
 
-// Unprepare releases the devices of a claim. After that, metalplugd cleans up the devices. A second call for the same claim
-// does nothing. Unprepare first ends all earlier calls of Prepare for the claim. Otherwise, a call that waits could assign a
-// device to the claim after the release.
+// Unprepare releases the devices of a claim, so that metalplugd cleans up the devices. A second call for the same claim does
+// nothing. Unprepare first ends all earlier calls of Prepare for the claim, because a waiting call could assign a device to the
+// claim after the release.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	c.locked(func() {
 		for claim, end := range c.calls {
@@ -127,9 +126,9 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return err
 }
 
-// await waits until ctx ends for work on the devices of a claim, and returns the result of the work. If no work is in progress,
-// await begins it by calling start, unless ctx has ended. If work of the other kind is in progress for the claim, await first
-// waits for that work. For example, a claim cannot be released while it is being prepared.
+// await waits for work on the devices of a claim, and returns the result of the work, or an error when ctx ends. If no work is in
+// progress, await begins it by calling start, unless ctx has ended. If work of the other kind is in progress, await first waits
+// for that work, because a claim cannot be released while it is being prepared.
 func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for {
 		c.mu.Lock()
@@ -248,7 +247,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 	return parts, devices, nil
 }
 
-// byPlugin returns the current resources, but omits those that DRA will serve with the next configuration. The endpoints of the
+// byPlugin returns the current resources without those that DRA will serve with the next configuration. The endpoints of the
 // omitted resources must end before the next rules apply, because these rules may give the devices to claims.
 func byPlugin(current, next config.Config) []config.Resource {
 	return slices.DeleteFunc(slices.Clone(current.Resources), func(r config.Resource) bool {

@@ -32,7 +32,8 @@ func (d *daemon) newControl() *control.Server {
 	})
 }
 
-// standing returns the registration states of all resources. A preview shows the resources as a kubelet would know them.
+// standing returns the registration states of all resources. A preview has no kubelet, so it shows every resource as registered
+// and connected.
 func (d *daemon) standing() map[string]api.Registration {
 	if d.preview == nil {
 		return d.endpoints.standing()
@@ -57,9 +58,8 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns a task that serves a socket. The task uses the socket that systemd has passed. If systemd has passed none,
-// the task serves a socket that the function listen creates. If listen is nil too, the task serves nothing. If the socket cannot
-// be served, the daemon still offers the devices.
+// serveSocket returns a task that serves a socket. The socket is the one that systemd has passed, or else one that the function
+// listen creates. Without either, the task serves nothing. If the socket cannot be served, the daemon still offers the devices.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

@@ -77,7 +77,7 @@ type daemon struct {
 }
 
 // Run offers the hardware of this machine to the kubelet until ctx ends, and returns nil. If a part of the daemon fails, Run
-// stops and returns the error of that part.
+// stops the other parts and returns the error.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
@@ -288,9 +288,9 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints. serve starts them when the inventory is complete and the CDI specs are written. As soon as an
-// endpoint is registered, the kubelet may start a container with CDI names from before a reboot. The specs must exist by then.
-// serve reloads the configuration at each signal.
+// serve starts the endpoints when the inventory is complete and the CDI specs are written. The specs must exist first, because
+// after the registration of an endpoint, the kubelet may start a container with CDI names from before a reboot. serve reloads the
+// configuration at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

@@ -40,8 +40,8 @@ type running struct {
 }
 
 // apply starts endpoints for new resources, restarts those of changed resources, and stops those of removed resources. A resource
-// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls started() when each new endpoint has
-// tried once to reach the kubelet.
+// that DRA serves has no endpoint. The endpoints run until ctx ends. apply calls started() when all new endpoints have tried once
+// to reach the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,8 +75,8 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 }
 
 // sameService reports whether an endpoint would serve the resources a and b in the same way. sameService ignores the
-// configuration keys match and exclude, which only the inventory uses. sameService also ignores the keys for the work between two
-// pods, which only the package turnover uses.
+// configuration keys that no endpoint uses. These are match and exclude for the inventory, and the keys for the work between two
+// pods.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}

@@ -18,15 +18,15 @@ import (
 const holdersInterval = 10 * time.Second
 
 // After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. A device is
-// free if two answers in a row do not name it, and the kubelet's newest checkpoint does not name it either. If the kubelet had
-// listed the pod before the pod ended, soonRounds queries are enough to find this out.
+// free if neither two answers in a row nor the kubelet's newest checkpoint name it. For a pod that the kubelet had listed before
+// the pod ended, soonRounds queries are enough.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
 // askHolders queries the kubelet for the devices that its pods hold. askHolders repeats the query while the inventory contains a
-// device that a pod holds or may hold. At other times, askHolders waits for the inventory to change.
+// device that a pod holds or may hold. Without such a device, askHolders waits for the inventory to change.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}

@@ -18,15 +18,15 @@ import (
 // of its own, because the sandbox does not let metalplugd write to the directory of the sockets.
 const startMark = "daemon/started"
 
-// errOther is returned if another instance is running.
+// errOther means that another instance of metalplugd is running.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
 
 // lockPaths locks the state directory and the kubelet's directory, so that no other instance of metalplugd can use them. Two
 // instances would overwrite each other's state or register the same resources. lockPaths creates the state directory if
-// necessary. lockPaths locks the directories themselves with flock(2). Unlike a lock file, a lock on a directory cannot be
-// removed. Such a lock also works if the other instance uses a path with a symbolic link. The kernel removes the locks when the
-// process ends. If a directory cannot be opened, lockPaths does not lock it. Without the state directory, the daemon works
-// without a saved state. Without the kubelet's directory, the daemon waits for the kubelet.
+// necessary. lockPaths locks the directories themselves with flock(2), because another process could remove a lock file. A lock
+// on a directory also works if the other instance uses a path with a symbolic link. The kernel removes the locks when the process
+// ends. If a directory cannot be opened, lockPaths does not lock it. Without the state directory, the daemon works without a
+// saved state. Without the kubelet's directory, the daemon waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File
@@ -52,8 +52,8 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart returns the time when an earlier daemon was last registered with a kubelet. The time is zero at the first start after
-// boot, when paths.run is still empty.
+// markStart creates the file startMark, and returns the time when an earlier daemon was last registered with a kubelet. The time
+// is zero at the first start after boot, when paths.run is still empty.
 func markStart(run string) (last time.Time) {
 	mark := filepath.Join(run, startMark)
 	_ = os.MkdirAll(filepath.Dir(mark), 0o755) // if this fails, the control socket cannot be created either, and that error is logged
@@ -69,8 +69,8 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered is called when an endpoint has been registered or has lost its connection to the kubelet. markRegistered records
-// the current time, which markStart returns at the next start.
+// markRegistered records the current time, which markStart returns at the next start. The daemon calls markRegistered when an
+// endpoint has been registered or has lost its connection to the kubelet.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

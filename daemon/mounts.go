@@ -28,7 +28,7 @@ const recheckInterval = time.Second
 // several places, all these places have the same view.
 type view struct{ device, path string }
 
-// deleted is a suffix in mountinfo. The kernel appends it to the root of a mount when the mounted directory is removed (d_path
+// deleted is the suffix that the kernel appends to the root of a mount in mountinfo when the mounted directory is removed (d_path
 // in fs/d_path.c; show_mountinfo adds a slash).
 const deleted = "//deleted"
 
@@ -99,9 +99,8 @@ func (m mount) hidden() bool {
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was created. In this case, the daemon still sees
-// the old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or
-// removed.
+// replaced returns an error if the directory was removed or replaced since m was created, because the daemon still sees the old
+// directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.ownView != m.ownView || strings.HasSuffix(now.ownView.path, deleted)
@@ -111,9 +110,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, but the sandbox still shows the old directory (%s); systemctl restart metalplugd", m.key, m.path, now.ownView.path)
 }
 
-// watchMounts runs until one of the kubelet's directories is replaced. watchMounts then returns an error, so that systemd
-// restarts the daemon with new mounts. watchMounts compares the mounts after each event in the kubelet's directory and after each
-// change to the node's mounts. watchMounts also compares them every five minutes.
+// watchMounts returns an error when one of the kubelet's directories is replaced, so that systemd restarts the daemon with new
+// mounts. watchMounts compares the mounts after each event in the kubelet's directory, after each change to the node's mounts,
+// and every five minutes.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -157,7 +156,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// CheckCDI returns an error if a resource needs CDI specs but the sandbox hides the directory for them. The unit binds this
+// CheckCDI returns an error if a resource needs CDI specs but the sandbox hides the directory for them. The sandbox shows this
 // directory only if a resource needed it when the unit started. CheckCDI does not write to the directory.
 func CheckCDI(c config.Config) error {
 	if !slices.ContainsFunc(c.Resources, config.Resource.WritesSpecs) {

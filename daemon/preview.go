@@ -23,16 +23,15 @@ import (
 // previewLimit is how long a preview waits for the inspection of all devices.
 const previewLimit = 20 * time.Second
 
-// preview makes a daemon run without a kubelet. The command "metalplugctl preview" runs it. A preview never changes a device.
+// preview makes a daemon run without a kubelet, for the command "metalplugctl preview". A preview never changes a device.
 type preview struct {
 	api.Preview
 	answer   func(api.Preview)
 	answered bool
 }
 
-// Preview reads an [api.Preview] from in, and runs a daemon for it. Preview writes the answer to out. Preview returns when the
-// input or ctx ends. If an error occurs before the answer is complete, Preview writes an answer with only the error, and returns
-// this error too.
+// Preview reads an [api.Preview] from in, runs a daemon for it, and writes the answer to out. Preview returns when the input or
+// ctx ends. If the daemon fails before the answer is complete, the answer contains only the error, which Preview also returns.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,8 +69,8 @@ func (p *preview) configure(o *Options) {
 	}
 }
 
-// allocate waits until all devices are inspected, and allocates the requested devices to pods. allocate runs instead of the
-// endpoints.
+// allocate takes the place of the endpoints in a preview. It waits until all devices are inspected, and allocates the requested
+// devices to pods.
 func (d *daemon) allocate(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():
@@ -111,7 +110,8 @@ func (d *daemon) allocate(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// awaitHeld waits until the newest snapshot shows that a device is held. The inventory publishes an allocation a little later.
+// awaitHeld waits until the newest snapshot shows that a device is held, because the inventory publishes an allocation a little
+// later.
 func (d *daemon) awaitHeld(ctx context.Context, id string) {
 	for {
 		snapshot, changed := d.inventory.Snapshot()

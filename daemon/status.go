@@ -10,8 +10,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// reportStatus keeps the service's status line up to date. A reload does not wait for reportStatus. The reload sends the line
-// itself, so that "systemctl reload" returns only when the line is up to date.
+// reportStatus keeps the service's status line up to date. A reload sends the line itself instead of waiting for reportStatus, so
+// that the line is up to date when "systemctl reload" returns.
 func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	ready()
 	last := ""
@@ -31,8 +31,8 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	}
 }
 
-// status returns the current status line. If the last reload was refused, the line begins with the reason, until a valid
-// configuration is loaded.
+// status returns the current status line. After a refused reload, the line begins with the reason until a valid configuration is
+// loaded.
 func (d *daemon) status() string {
 	s := d.control.Status()
 	connected, plugins := 0, 0

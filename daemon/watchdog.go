@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// pingWatchdog notifies the service manager as long as all loops in the daemon make progress. The inventory, the watch on the
-// kubelet's directory and each endpoint have a loop.
+// pingWatchdog notifies the service manager as long as all loops in the daemon make progress. These are the loops of the
+// inventory, of the watch on the kubelet's directory, and of each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := systemd.WatchdogInterval()

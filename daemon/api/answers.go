@@ -22,7 +22,7 @@ type Device struct {
 	SysPath   string    `json:"sysfsPath"` // sysfs path of the udev device, or the last known path
 	Nodes     []string  `json:"nodes"`     // paths of the device nodes in a container
 	Cordoned  bool      `json:"cordoned"`  // an operator withholds the device from new pods, for the reason in Reason
-	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if there is no such pod or the pod is unknown
+	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if no pod holds it or the pod is unknown
 
 	// State is the state of the lease. State is free, allocated, preparing, in-use, released, clearing, failed or unproven.
 	State    string    `json:"state"`
@@ -79,7 +79,7 @@ type Resource struct {
 	Scrub    string `json:"scrub"`    // erase method
 	When     string `json:"when"`     // "start", "release" or "both"
 	Serve    string `json:"serve"`    // kubelet API, "plugin" or "dra"
-	Optional bool   `json:"optional"` // whether metalplugd registers the resource only after it has had a device
+	Optional bool   `json:"optional"` // whether metalplugd waits for the first device before it registers the resource
 	Capacity int    `json:"capacity"` // number of devices that the kubelet counts, including shares
 	Registration
 	Totals
@@ -109,7 +109,7 @@ func (r Resource) KubeletState() (text string, ok bool) {
 
 // Configuration lists the configuration files and the result of the last reload.
 type Configuration struct {
-	File     string     `json:"file"`     // absolute path of the main file, which may be missing, or empty
+	File     string     `json:"file"`     // absolute path of the main file, or empty; the file may be missing
 	Files    []string   `json:"files"`    // configuration files in the order in which they are read, or empty
 	Reloaded *time.Time `json:"reloaded"` // when the last reload ended, or null
 	Problem  string     `json:"problem"`  // why the last reload was refused, or empty
@@ -137,7 +137,7 @@ type Status struct {
 	Unwritten     []string         `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
 }
 
-// Totals contains numbers of devices. Totals does not count the shares of a device.
+// Totals contains numbers of devices. A device with several shares counts once.
 type Totals struct {
 	Healthy   int `json:"healthy"`
 	Unhealthy int `json:"unhealthy"` // gone, faulty or cordoned
@@ -202,7 +202,7 @@ type Event struct {
 	Problem  string  `json:"problem,omitempty"`
 }
 
-// Pod is a container in a pod that holds a device.
+// Pod names a container that holds a device, and the container's pod.
 type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"pod"`

@@ -37,7 +37,7 @@ type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }
 
-// NoSharing is a part of the status line of metalplug-dra while metalplug-dra does not publish shared devices.
+// NoSharing is the note in metalplug-dra's status line while the driver does not publish shared devices.
 const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
 
 // PreparedRequest contains everything that a container gets for a request. The nodes and variables are also part of the CDI

@@ -75,8 +75,8 @@ func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) 
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer. If err is not nil, decode returns err instead. decode rejects an answer that sets no field, because
-// every answer from metalplugd sets a field. An example is the answer {} from another program.
+// decode decodes an answer, unless err is not nil. decode rejects an answer without any known field, such as {} from another
+// program, because every answer from metalplugd sets a field.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (b body) Close() error { return b.close() }
 // 200, ask returns an error with metalplugd's text. The protocol is HTTP/1.0, where the body ends when the connection ends.
 // Package net/http is not used, because it would add TLS to the program.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
-	// DialContext is not used, because it would link a DNS resolver.
+	// Unlike DialContext, DialUnix links no DNS resolver.
 	conn, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"})
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)

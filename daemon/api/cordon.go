@@ -15,8 +15,8 @@ type CordonedDevice struct {
 	Cordon
 }
 
-// By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because all
-// users are root when they use sudo.
+// By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because every
+// user of sudo is root.
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {
 		return ""
@@ -28,7 +28,7 @@ func (c *Cordon) By() string {
 	return name
 }
 
-// Unexplained is used as the reason for a cordon if the operator gave none.
+// Unexplained is the reason for a cordon if the operator gave none.
 const Unexplained = "by the operator"
 
 // Cordon contains the reason, the user and the time of a cordon.

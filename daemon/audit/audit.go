@@ -29,7 +29,7 @@ const (
 	Erased    Event = "erased"
 	Proven    Event = "proven"   // metalplug has read the whole disk, and the disk is blank
 	Unproven  Event = "unproven" // metalplug has read the disk, and found data that is not from a pod on this node
-	Adopted   Event = "adopted"  // the operator allows metalplug to erase the disk, whatever it contains
+	Adopted   Event = "adopted"  // the operator allows metalplug to erase the disk with all its content
 	Stepped   Event = "unit"     // a vendor unit has run
 	Refused   Event = "refused"  // metalplug did not allow a container that uses the device to start
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
@@ -85,7 +85,7 @@ type Log struct {
 	closed  chan struct{} // closed when the writer has ended
 }
 
-// Open returns a Log that writes the audit file in a directory. Errors are logged. The logger must not block.
+// Open returns a Log that writes the audit file in a directory. The Log reports errors to the logger, which must not block.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize},
@@ -95,8 +95,8 @@ func Open(dir string, log *slog.Logger) *Log {
 	return l
 }
 
-// Close writes the remaining entries to the file, and logs how many of them could not be written. Entries that are passed to Note
-// after that appear only in the journal.
+// Close writes the remaining entries to the file, and logs how many of them could not be written. Later entries appear only in
+// the journal.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -140,7 +140,7 @@ func (l *Log) report(e Entry) {
 }
 
 // serial returns the serial number from an identity. If there is none, serial returns another attribute by which an operator can
-// recognize the device.
+// recognise the device.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
 		if value := identity[name]; value != "" {

@@ -22,8 +22,8 @@ const (
 	retryInterval = 10 * time.Second
 )
 
-// writeAll writes entries from the queue to the file until the log is closed. While the file cannot be written, writeAll tries
-// again after each retryInterval. writeAll then takes further entries from the queue, until it has queueSize entries.
+// writeAll writes entries from the queue to the file until the log is closed. While the file cannot be written, writeAll collects
+// up to queueSize entries, and tries again after each retryInterval.
 func (l *Log) writeAll() {
 	defer close(l.closed)
 	var entries []Entry // entries to write
@@ -59,7 +59,7 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost logs that n entries are missing from the file.
+// lost writes a log message that n entries are missing from the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))
@@ -93,8 +93,8 @@ type file struct {
 	size int64 // maximum size
 }
 
-// append appends whole lines. If append returns nil, the lines are on disk. If append fails, append removes the part that it has
-// already written.
+// append adds whole lines to the file. If the result is nil, the lines are on disk. After an error, append removes the part that
+// is already written.
 func (f file) append(lines []byte) error {
 	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {

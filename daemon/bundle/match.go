@@ -24,8 +24,8 @@ const levelCost = 64
 // nodes, so Match handles each node separately. If the first item of each set is given, matching from the leaves up is optimal
 // for each kind. This matching forms as many pairs as possible below each node. The number of pairs is the number of needed items
 // or the number of present items, whichever is smaller. Therefore, the sum of costs depends only on how many first items are
-// below each node. The gain at each node is a concave function of its number. Match can therefore find the best numbers by
-// repeatedly adding the first item with the largest gain.
+// below each node. The gain at each node is a concave function of the number of first items below it. Match can therefore find
+// the best numbers by repeatedly adding the first item with the largest gain.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
 	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
@@ -59,7 +59,7 @@ type matching struct {
 	height     int    // height of the subtree
 }
 
-// within returns the highest nodes in the subtree that have at least the given depth.
+// within returns the topmost nodes in the subtree that have at least the given depth.
 func (n *Node) within(depth int) (tops []*Node) {
 	if n.Depth >= depth {
 		return []*Node{n}
@@ -70,7 +70,7 @@ func (n *Node) within(depth int) (tops []*Node) {
 	return tops
 }
 
-// assign assigns the items to the nodes of the tree.
+// assign adds each item to the node of its leaf, and counts the items in each subtree.
 func (n *Node) assign(items []Item, kinds int) {
 	for _, l := range n.Leaves {
 		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)
@@ -89,8 +89,7 @@ func (n *Node) assign(items []Item, kinds int) {
 // cost returns the cost of two items. The node n must be the lowest node above both.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
-// Some sets have their first item below the node. pairs returns the maximum number of items below the node that can belong to
-// these sets.
+// pairs returns how many items below the node can belong to the sets whose first item is also below the node.
 func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.present[kind]
@@ -102,8 +101,7 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose selects one more item of the first kind as the first in a set. choose selects the item that reduces the sum of costs the
-// most.
+// choose makes one more item of the first kind the first in a set. The choice is the item that reduces the sum of costs the most.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0
@@ -126,7 +124,7 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].usedFirsts++
 }
 
-// pair completes as many sets as possible with the items below a node. pair returns the complete sets, the incomplete sets and
+// pair completes as many sets as possible with the items below a node. The results are the complete sets, the incomplete sets and
 // the unused items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.usedFirsts] {

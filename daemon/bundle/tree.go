@@ -30,7 +30,7 @@ func PlaceOf(d *device.Device) Place {
 var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
 // Distance returns how far apart two devices are. For two functions of the same PCIe switch, the path of each contains at most
-// two elements below the upstream port. These elements are a downstream port and the function.
+// two elements below the upstream port, a downstream port and the function.
 func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:

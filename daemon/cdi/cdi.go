@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file. The file lists the
+// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file, which lists the
 // device nodes for each CDI name. The container runtime reads this file.
 //
 // A container gets a name only while the file describes the device correctly. The content of a file depends only on the newest
@@ -41,8 +41,8 @@ type Specs struct {
 	prunedVersion uint64           // version of the snapshot in the last call of pruneClaims
 }
 
-// Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes the files of the new
-// resources.
+// Set replaces the list of resources, and removes the files of all other resources. The next [Specs.Update] writes the files of
+// new resources.
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,12 +107,10 @@ func (s *Specs) Update() (ok bool) {
 	return ok
 }
 
-// writeSpec writes the file of a resource so that it describes an offer. If the write fails again with the same error, writeSpec
-// does not log the error again.
+// writeSpec writes a resource's spec file for an offer. writeSpec does not log the same error twice in a row.
 func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 	nodes := make(map[string][]*specs.DeviceNode)
-	// The file includes Unhealthy devices. The file omits absent devices, because another device may now have their device
-	// numbers.
+	// The file includes Unhealthy devices, but not absent ones, because another device may now have their device numbers.
 	for _, d := range slices.Concat(offer.Devices, offer.Members) {
 		if found := s.nodes(sp.resource, d); len(found) > 0 {
 			nodes[d.Device.ID] = found

@@ -35,8 +35,8 @@ const claimSize = 1 << 20
 // otherwise prepare any number of claims with admin access, and so fill /run.
 const maxClaims = 4096
 
-// adminSuffix marks the devices of a request with admin access. adminSuffix follows the first part of a CDI device name. Neither
-// the name of a request nor the UID of a claim contains a dot.
+// adminSuffix follows the first part of a CDI device name if the request has admin access. The suffix is unambiguous, because
+// neither the name of a request nor the UID of a claim contains a dot.
 const adminSuffix = ".admin"
 
 // Request describes the nodes and variables that containers get for one request in a claim.
@@ -54,8 +54,7 @@ type Request struct {
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The snapshot may be older than the devices in the requests. Therefore, it is compared only with the specs of earlier
-	// claims.
+	// The snapshot may be older than the devices in the requests, so it is compared only with the specs of earlier claims.
 	snapshot, _ := s.Inventory.Snapshot()
 	err = s.pruneClaims(snapshot)
 	if others, _ := filepath.Glob(s.claimFile("*")); len(others) >= maxClaims && !slices.Contains(others, s.claimFile(uid)) {
@@ -133,9 +132,8 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	return err
 }
 
-// node returns the node that a device currently has at the given path in a container. If there is no such node, node returns nil.
-// The result contains the device number. Otherwise, the runtime would later look up the path on the host, and the path may then
-// belong to another device.
+// node returns the node that a device currently has at the given path in a container, or nil. The result contains the device
+// number, because the runtime would otherwise look up the path on the host later, when the path may belong to another device.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {

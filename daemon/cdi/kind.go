@@ -17,8 +17,8 @@ const (
 	prefix = "metalplug."
 	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
-	// fileSize is the maximum length of a file name. The kernel allows longer names (NAME_MAX). The difference leaves room for
-	// the suffix of a temporary file.
+	// fileSize is the maximum length of a file name. The kernel allows longer names (NAME_MAX), but a temporary file also needs
+	// room for its suffix.
 	fileSize = 240
 )
 

@@ -30,7 +30,7 @@ type spec struct {
 
 // writeFile writes a spec to a file. writeFile uses the oldest version of the format that supports everything in the spec. A file
 // that already has this content is not written, because runtimes read all specs again after each change to the directory. A
-// runtime rejects a spec without devices. For such a spec, writeFile removes the file.
+// runtime rejects a spec without devices, so writeFile removes the file for such a spec.
 func writeFile(file string, spec specs.Spec) (err error) {
 	if len(spec.Devices) == 0 {
 		if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +65,8 @@ func (s *Specs) nodes(r config.Resource, d *inventory.Status) []*specs.DeviceNod
 	return nodes
 }
 
-// resolve follows a link to a device node and returns the path of the node. The runtime does not follow links (deviceInfoFromPath
-// in pkg/cdi of the library).
+// resolve follows a link to a device node and returns the path of the node, because the runtime does not follow links
+// (deviceInfoFromPath in pkg/cdi of the library).
 func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
 	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)

@@ -80,8 +80,8 @@ func Read(dir string) (all []AllocatedShare, written time.Time, err error) {
 // ShareMark is the separator in the ID of a share. The ID of the device precedes it, and the number of the share follows it.
 const ShareMark = "::"
 
-// Parent returns the ID of the device that a share belongs to. Parent returns id if id cannot be the ID of a share. The result
-// may be wrong, because the ID of a device may also contain [ShareMark].
+// Parent returns the ID of the device that a share belongs to, or id if it cannot be the ID of a share. The result may be wrong,
+// because the ID of a device may also contain [ShareMark].
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {

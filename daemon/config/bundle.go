@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Values of the key rest. The key decides how devices outside bundles are offered.
+// Values of the key rest, which decides how devices outside bundles are offered.
 const (
 	RestHold  = "hold"  // they are not offered
 	RestOffer = "offer" // each is offered under the name of its own resource
@@ -54,8 +54,8 @@ func takeBundle(t *table, r *Resource) {
 	r.Members = m
 }
 
-// members reads the members of a bundle. A member is written as the name of a resource, and may end with a number of devices,
-// as in "example.org/scratch*2".
+// members reads the key members of a bundle. Each member is the name of a resource, and may end with a number of devices, as in
+// "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
 	array, _ := take[[]any](t, "members", "an array of resources")
 	total := 0

@@ -29,7 +29,7 @@ const (
 	unitSize = 255
 	// socketSize is the maximum length of the path of a unix socket (sun_path in unix(7) without the terminating NUL).
 	socketSize = 107
-	// endpoint has the length of the names of metalplug's sockets in the device plugin directory.
+	// endpoint has the same length as the name of metalplug's longest socket in the device plugin directory.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
@@ -151,8 +151,8 @@ var placeholders = []string{"{id}", "{pci}", "{node}"}
 // visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
-// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables. checkVariable
-// refuses the names of variables that metalplug sets itself.
+// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables, except those
+// of variables that metalplug sets itself.
 func checkVariable(name string) error {
 	if !containsOnly(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
 		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)

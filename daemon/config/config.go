@@ -24,33 +24,33 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 const (
 	// Direct replaces the path of a helper's socket. The helper then runs as a child process.
 	Direct = "direct"
-	// Auto is the reset method that selects one of the class's methods. The bound driver must survive the selected method. If
-	// there is no such method, the device is not reset.
+	// Auto is the reset method that selects a method of the class that the bound driver survives. If there is no such method, the
+	// device is not reset.
 	Auto = "auto"
-	// None is the value for no reset method or no erase method.
+	// None means that a device is not reset, or that a disk is not erased.
 	None = "none"
 )
 
-// Values of the key prefer. The key decides which free devices metalplug recommends to the kubelet.
+// Values of the key prefer, which decides which free devices metalplug recommends to the kubelet.
 const (
 	Packed = "packed" // devices that are near each other
 	Spread = "spread" // devices with the fewest shares in use, for devices with several shares
 )
 
-// Values of the key inject. The key decides how a container gets its devices.
+// Values of the key inject, which decides how a container gets its devices.
 const (
 	InjectNodes = "nodes" // containers get a list of device nodes
 	InjectCDI   = "cdi"   // containers get CDI device names, which the runtime must support
 )
 
-// Values of the key "when". The key sets the times at which a device is reset and erased.
+// Values of the key "when", which sets the times at which a device is reset and erased.
 const (
 	WhenStart   = "start"   // before a container starts
 	WhenRelease = "release" // after the last container with the device has ended
 	WhenBoth    = "both"
 )
 
-// Values of the key serve. The key selects the API that offers the devices to the kubelet.
+// Values of the key serve, which selects the API that offers the devices to the kubelet.
 const (
 	ServePlugin = "plugin" // through the device plugin API
 	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)
@@ -144,10 +144,9 @@ type Resource struct {
 	Optional bool
 }
 
-// Yields reports whether the resource is held back while another plugin serves its name. A resource with a built-in name
-// yields, because a vendor's plugin may have used this name before metalplug was installed. Such a resource yields even if a file
-// overrides keys of the resource. Any other resource does not yield, because the operator chose its name. A resource with
-// takeover never yields.
+// Yields reports whether the resource is held back while another plugin serves its name. A resource with a built-in name yields,
+// even if a file overrides its keys, because a vendor's plugin may have used this name before metalplug was installed. Any other
+// resource does not yield, because the operator chose its name. A resource with takeover never yields.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
 // ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
@@ -227,8 +226,7 @@ func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Unit
 // NeedsSpec reports whether metalplug must write a CDI spec for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
-// WritesSpecs reports whether the daemon writes CDI specs for the resource. WritesSpecs writes either one spec for all devices or
-// one for each claim.
+// WritesSpecs reports whether the daemon writes CDI specs for the resource, either one for all devices or one for each claim.
 func (r Resource) WritesSpecs() bool { return r.NeedsSpec() || r.Serve == ServeDRA }
 
 // Variable returns the name of the environment variable that contains the IDs of a container's devices. For

@@ -15,8 +15,8 @@ const resourceKey = "resource"
 // lineIndex maps keys to their lines. An example of a key is "resource.0.name", where 0 is the number of the table.
 type lineIndex map[string]int
 
-// newLineIndex combines the keys of a document with their lines. The parser ([toml.MetaData.Keys]) and the function
-// [keyLines] return the keys and the lines in the same order.
+// newLineIndex combines the keys of a document from the parser ([toml.MetaData.Keys]) with the lines from the function
+// [keyLines], which returns them in the same order.
 func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	index := make(lineIndex, len(keys))
 	element := -1 // index of the current resource table

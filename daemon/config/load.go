@@ -28,7 +28,7 @@ func Load(file string) (Config, error) {
 	return load(file, file == DefaultFile)
 }
 
-// load reads the files. The main file may be missing if the flag optional is set.
+// load does the work of Load. The main file may be missing if optional is true.
 func load(main string, optional bool) (Config, error) {
 	dir, _ := filepath.Abs(filepath.Dir(main)) // if this fails, the working directory was removed, and reading the file fails too
 	var files []*file
@@ -116,7 +116,7 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read reads a file. read ignores a drop-in that is a link to /dev/null.
+// read reads and parses a file. A drop-in may be a link to /dev/null, which has no content.
 func read(name string) *file {
 	null, _ := os.Stat(os.DevNull) // SameFile returns false for nil
 	info, err := os.Stat(name)
@@ -168,8 +168,7 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 // tomlRemedy shows the syntax of TOML, which has neither the "key: value" of YAML nor the braces of JSON.
 const tomlRemedy = `; in TOML, write key = "text", key = 1 or key = true below [NAME] or [[resource]], and a key such as "ATTR{size}" in quotes`
 
-// syntax returns the problem in a file that is not TOML. syntax returns only one problem, because the text after that problem
-// cannot be parsed reliably.
+// syntax returns the first problem in a file that is not TOML. The text after this problem cannot be parsed reliably.
 func syntax(name string, err error) Problem {
 	parseError, ok := errors.AsType[toml.ParseError](err)
 	if !ok {

@@ -40,9 +40,8 @@ func (h Hardware) Source() string {
 	return "recording:" + h.Recording
 }
 
-// Pending compares the configuration c of a daemon with the configuration next of a reload. Pending returns the changes that take
-// effect only after a restart. The result contains one sentence for each changed key in [paths], [hardware] and [reset]. A reload
-// applies every [[resource]].
+// Pending returns one sentence for each change from c to next that a reload cannot apply. These are changes to keys in [paths],
+// [hardware] and [reset], which take effect after a restart. A reload applies every [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {

@@ -24,7 +24,7 @@ const (
 	eraseTimeout = time.Hour
 )
 
-// abilities lists the reset methods and the erase methods that a class supports, except none.
+// abilities lists the reset methods and the erase methods that a class supports, without the value none.
 type abilities struct{ methods, scrubs []string }
 
 // classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the

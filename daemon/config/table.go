@@ -22,8 +22,8 @@ type place struct {
 // child returns the place of a key in the table at p.
 func (p place) child(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem returns a problem at p. In the message, a semicolon comes before the remedy. If there is no semicolon, problem adds
-// an example of the key as the remedy.
+// problem returns a problem at p. If the message has no remedy after a semicolon, problem adds an example of the key as the
+// remedy.
 func (p place) problem(format string, args ...any) Problem {
 	what := fmt.Sprintf(format, args...)
 	if what != "" && !strings.Contains(what, "; ") {
@@ -106,7 +106,7 @@ func (t *table) merge(at place, values map[string]any) {
 	}
 }
 
-// has reports whether the key is set, whatever its value is.
+// has reports whether the key is set, even if its value is invalid.
 func (t *table) has(key string) bool { return t.values[key].content != nil }
 
 // value returns the value of a key, or nil.
@@ -173,7 +173,7 @@ func (t *table) text(key string, to *string) (ok bool) {
 	return ok
 }
 
-// checked reads a string and reports the problem that the function check finds. checked returns true if there is a valid string.
+// checked reads a string, and reports the problem that the function check finds. The result is true if there is a valid string.
 func (t *table) checked(key string, to *string, check func(string) error) bool {
 	if !t.text(key, to) {
 		return false

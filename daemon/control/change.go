@@ -45,8 +45,7 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// changing returns a handler that changes a device and sends the new state of the device. changing accepts the same users as
-// [permitted].
+// changing returns a handler that changes a device and sends its new state. The handler accepts the same users as [permitted].
 func (s *Server) changing(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		id := r.PathValue("id")

@@ -20,10 +20,9 @@ import (
 // ErrWorking means that the devices of a claim are still being reset or erased. The client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
-// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims,
-// and no client may change a device. Only the permissions of the socket restrict its clients, because the daemon cannot
-// identify their users. With PrivateUsers=yes, the kernel shows the daemon the same user for all users except root. ServeClaims
-// closes l.
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims, and
+// no client may change a device. The permissions of the socket are the only access control, because with PrivateUsers=yes the
+// kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -81,9 +80,9 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Unprepare(r.Context(), uid) })
 }
 
-// perform calls change() through the function [perform], and logs errors. perform first waits for the first snapshot, because
-// devices of the last run may be missing before that. If metalplugd is stopping, perform closes the connection without an answer,
-// so that the client repeats its request.
+// perform is like the function [perform], but also logs errors. It first waits for the first snapshot, because devices of the
+// last run may be missing before that. If metalplugd is stopping, perform closes the connection without an answer, so that the
+// client repeats its request.
 func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
 	perform(w, cmp.Or(invalid, checkClaim(uid, ask)), func() (any, error) {

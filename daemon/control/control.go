@@ -166,7 +166,7 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of refusals that are recorded.
 const maxRefusals = 16
 
-// refused records that a container did not get its devices. refused keeps only one record of a repeated refusal.
+// refused records that a container did not get its devices. A repetition of the last refusal replaces it.
 func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()

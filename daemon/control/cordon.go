@@ -27,8 +27,9 @@ func (c request) by() api.Cordon {
 	return made
 }
 
-// named replaces the name in the path of a request with a device ID. named does so only if exactly one device has that name.
-// named does not change any other name, such as the ID of an absent device that is cordoned.
+// named replaces the name in the path of a request with the ID of the device that has this name. If several devices have the
+// name, named refuses the request. A name without a device stays as it is, because it may be the ID of an absent device that is
+// cordoned.
 func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {

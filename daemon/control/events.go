@@ -35,7 +35,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	// If the client was too slow to read the last events, this event is sent together with the next ones.
+	// missed contains an event if the client was too slow to read the last events, and is sent together with the next ones.
 	var missed []api.Event
 	for {
 		select {
@@ -74,8 +74,8 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 	}}
 }
 
-// follower is a client that follows the events. follower keeps one old snapshot. A slow client needs little memory, because this
-// snapshot shares most of its data with the newest one.
+// follower is a client that follows the events. A slow client needs little memory, because its old snapshot shares most of its
+// data with the newest one.
 type follower struct {
 	*Server
 	snapshot  *inventory.Snapshot // the snapshot of the events that were sent last
@@ -146,8 +146,8 @@ func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod)
 func key(d *inventory.Status) string { return cmp.Or(d.Device.ID, d.Device.SysPath) }
 
 // eventNames returns the names of a device's events. The parameter old is nil if the device is new. Several events may have
-// happened since the last snapshot. An event that follows from another one is omitted. For example, a device that is gone or
-// cordoned is always unhealthy.
+// happened since the last snapshot. eventNames omits an event that follows from another one. For example, a device that is gone
+// or cordoned is always unhealthy.
 func eventNames(old, d *inventory.Status) []string {
 	if old == nil {
 		if d.Resource == "" {

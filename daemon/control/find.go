@@ -57,8 +57,8 @@ var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
 // candidates explains the udev devices that the name in the question refers to. If the inventory contains the device, candidates
 // uses the udev device with the same path in sysfs. Otherwise, candidates searches for a node, a sysfs path, a PCI address, a
-// serial number or a kernel name. If the search finds nothing, some devices may still have no ID. candidates then explains those
-// whose class has nodes with such a name.
+// serial number or a kernel name. If the search finds nothing, candidates explains the devices without an ID whose class has
+// nodes with such a name.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -81,8 +81,7 @@ func (q *question) candidates(known *inventory.Status) []device.Explained {
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns the requested name in the form of a PCI address in sysfs. address adds the domain if the name does not contain
-// one.
+// address returns the requested name in the form of a PCI address in sysfs, and adds a missing domain.
 func (q *question) address() string {
 	name := strings.ToLower(q.what)
 	if strings.Count(name, ":") == 1 {
@@ -104,8 +103,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices that meet the given condition. explain omits devices without a class. If the flag "near" is
-// set, explain explains the device that is nearest to an omitted device.
+// explain explains the udev devices for which the function is returns true, but omits devices without a class. If near is true,
+// explain replaces an omitted device with the nearest device that has a class.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -123,8 +122,7 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 
 // explainNearest explains the device that is nearest to a path. explainNearest first tries a parent, such as the GPU to which a
 // render node belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI
-// function, such as the RDMA device that belongs to a device node. If there is no such device, explainNearest returns the
-// argument none.
+// function, such as the RDMA device that belongs to a device node. If there is no such device, the result is the parameter none.
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

@@ -90,14 +90,14 @@ func (s *Server) Endpoints() plugin.Metrics {
 	}
 }
 
-// CountReset counts a reset or erasure of a device. CountReset records the resource, the name of the method and the duration.
+// CountReset counts a reset or erasure of a device, with the resource, the name of the method and the duration.
 func (s *Server) CountReset(resource, method string, took time.Duration, err error) {
 	s.resets.WithLabelValues(resource, method, result(err)).Inc()
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result returns the label for the result of an action. A label must have a limited number of values. The text of the error is
-// therefore only in the log.
+// result returns the label for the result of an action. The label does not contain the text of the error, because a label must
+// have a limited number of values.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -105,8 +105,8 @@ func result(err error) string {
 	return "ok"
 }
 
-// sendMetrics sends all metrics in the format that the client prefers. All metrics are collected before the first byte is sent.
-// A client therefore gets either all metrics or an error.
+// sendMetrics sends all metrics in the format that the client prefers. sendMetrics collects all metrics before it sends the first
+// byte, so that a client gets either all metrics or an error.
 func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
@@ -140,7 +140,7 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )
 
-// Describe sends no metrics. Therefore, the registry accepts all metrics that Collect sends.
+// Describe sends no metrics, so that the registry accepts all metrics that Collect sends.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of the present state.

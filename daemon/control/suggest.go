@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// suggestResource suggests a [[resource]] for a device if the configuration has no rule for the device's class. The
-// suggestion is a built-in resource, or a resource of class node. For a disk, it matches only this disk. In all other cases, the
-// text is empty. If no such resource would match the device, the error explains why.
+// suggestResource suggests a [[resource]] for a device, or returns "" if the configuration has a rule for the device's class. The
+// suggestion is a built-in resource, or a resource of class node. A suggestion for a disk matches no other disk. If neither
+// resource would match the device, the error explains why.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	rules := config.BuiltinRules()
 	if e.Device.Class == nil {

@@ -49,8 +49,8 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain returns an explanation. explain waits at most [explainTimeout] for an earlier explanation to end. The error may be
-// [errBusy] or the context's error.
+// explain explains the devices with the name what, after it has waited up to [explainTimeout] for an earlier explanation to end.
+// The error may be [errBusy] or the context's error.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -74,8 +74,8 @@ type question struct {
 	devices  []udev.Device // all udev devices that are present
 }
 
-// answer finds the devices with the requested name and explains them. answer uses the inventory for hardware that is absent.
-// answer inspects all other hardware again, so that the answer is correct even if an event was lost.
+// answer finds the devices with the requested name and explains them. The inventory provides the explanation for absent hardware.
+// All other hardware is inspected again, so that the answer is correct even if an event was lost.
 func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()
@@ -127,7 +127,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 }
 
 // addState adds states from the inventory and from the kubelet to the result of an inspection. After a change of the hardware or
-// the configuration, these states are old until the inventory has inspected the device. In this case, the verdict says so.
+// the configuration, these states are old until the inventory has inspected the device, and the verdict says so.
 func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
