@@ -156,7 +156,7 @@ func TestDiskWithoutIdentity(t *testing.T) {
 	d := &drives{erased: make(map[string]string)}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
 	const id = "node-pci-0000:00:0f.0"
-	const why = "unproven: the disk contains ext4; metalplugctl reset " + id + " --scrub zero erases and offers the disk, until the disk is plugged in again"
+	const why = "unproven: the disk contains ext4; metalplugctl reset " + id + " --scrub zero erases and offers the disk"
 	n.await(id, "Unhealthy", why)
 	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero"); code != exitProblem || !strings.Contains(stderr, "Type its ID to erase it: \nmetalplugctl: erase "+id+": the typed ID does not match, so nothing was erased") {
 		t.Errorf("exit %d: %s", code, stderr)

@@ -370,6 +370,14 @@ func TestWhy(t *testing.T) {
 	}
 }
 
+// TestWhySuggestsAScrub checks that the suggested resource for a disk has a scrub, even if only its name identifies the disk.
+func TestWhySuggestsAScrub(t *testing.T) {
+	b := start(t, "F: /proc/self/mountinfo=\nF: /proc/swaps=\n\n"+strings.ReplaceAll(widget("loop0", ""), "widget", "block"))
+	if x := get[api.Answer](b, "/v1/why?what=/dev/loop0").Found[0]; !strings.Contains(x.Would, "DEVNAME = \"/dev/loop0\" }\nreset.scrub = ") {
+		t.Errorf("%+v", x)
+	}
+}
+
 // TestWhyDuringReload changes the configuration before the inventory has the new rules.
 func TestWhyDuringReload(t *testing.T) {
 	var current *atomic.Pointer[config.Config]

@@ -112,7 +112,7 @@ func Content(offer error) string {
 // disk.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
-		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers the disk, until the disk is plugged in again", id)
+		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers the disk", id)
 	}
 	return fmt.Sprintf("metalplugctl adopt %s erases and offers the disk", id)
 }

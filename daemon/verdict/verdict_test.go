@@ -70,7 +70,7 @@ func TestVerdict(t *testing.T) {
 		}, "unproven: the disk has no wwid, serial number or diskseq; give a virtual disk a serial number, or run Linux 5.15 or later", ""},
 		{"with data that was found", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Found: "ext4"})
-		}, "unproven: ext4; metalplugctl reset nvme-1 --scrub zero erases and offers the disk, until the disk is plugged in again", ""},
+		}, "unproven: ext4; metalplugctl reset nvme-1 --scrub zero erases and offers the disk", ""},
 		{"adopted", func(f *verdict.Facts) { disk(f, evidence.Evidence{Scrub: "zero"}) }, "unproven: adopted, being erased", ""},
 		{"adopted and cordoned", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Scrub: "zero"})
