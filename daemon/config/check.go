@@ -29,7 +29,7 @@ const (
 	unitSize = 255
 	// socketSize is the maximum length of the path of a unix socket (sun_path in unix(7) without the terminating NUL).
 	socketSize = 107
-	// endpoint has the same length as the name of metalplug's longest socket in the device plugin directory.
+	// endpoint has the maximum length of the name of a metalplug socket in the device plugin directory.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 

@@ -18,7 +18,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// stackedDevices selects devices that are built on top of disks. In sysfs, these devices are not below their disks.
+// stackedDevices selects devices that are built on top of disks. Their events must lead to an inspection of the disks, although
+// these devices are not below their disks in sysfs.
 var stackedDevices = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
 // inUse returns the reason why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device.
@@ -37,7 +38,7 @@ func inUse(h *Host, u udev.Device) error {
 // ErrTwin means that another device has the same identity.
 var ErrTwin = errors.New("two paths to one disk, or a copy")
 
-// twin returns the error for a disk if another device has the same identity. This device may be a second path to the disk.
+// twin returns the error for a disk that has the same identity as another device, which may be a second path to the disk.
 // metalplug offers neither device, because two pods could otherwise get the same disk.
 func twin(name string) error {
 	return fmt.Errorf("not for containers: %s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, ErrTwin)

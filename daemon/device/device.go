@@ -15,8 +15,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device identifies a device that a container can get. Device does not contain the state of the device. Read the state from
-// sysfs.
+// Device identifies a device that a container can get. The state of the device is not stored here, and must be read from sysfs.
 type Device struct {
 	ID            string // the same after a reboot, unique on the machine, made by [MakeID]
 	Class         *Class
@@ -53,8 +52,7 @@ type Node struct {
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process that has a shared node open may use none of the
-// devices.
+// Shared reports whether all devices of a class share this node. A process can have a shared node open without using any device.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
 		// drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
@@ -68,10 +66,10 @@ func (n Node) Shared() bool {
 // Allocation describes the nodes and variables that a container gets for one device.
 type Allocation struct {
 	Nodes []Node
-	Env   map[string]string // environment variables that software expects. The values for several devices are joined by commas
+	Env   map[string]string // environment variables that software expects; the values for several devices are joined by commas
 }
 
-// Own returns the host paths of the nodes that belong to only this device.
+// Own returns the host paths of the nodes that no other device shares.
 func (a Allocation) Own() []string {
 	var nodes []string
 	for _, n := range a.Nodes {
@@ -82,8 +80,8 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration refers to a class by its name. A program that needs nothing but the configuration
-// therefore need not link the functions of the classes.
+// Names of the classes. The configuration refers to a class by its name, so that a program can read the configuration without
+// linking the functions of the classes.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"
@@ -93,8 +91,8 @@ const (
 	BundleName     = "bundle"
 )
 
-// Class is a kind of hardware. A class does not support the functions whose fields are nil. Identify, Health and Allocate are
-// never nil. The functions must not use [Classes], because this would create an initialization cycle.
+// Class is a kind of hardware. The fields of functions that a class does not support are nil, but Identify, Health and Allocate
+// are never nil. The functions must not use [Classes], because this would create an initialization cycle.
 type Class struct {
 	Name string // name in the configuration
 	Doc  string // one-line description
@@ -127,16 +125,15 @@ type Class struct {
 	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci_health.go contains the checks that are the
 	// same for all PCI functions.
 	Health func(*Host, Device) error
-	// Warning describes a problem that the operator should solve. The device is still usable. Warning returns "" if there is no
-	// such problem.
+	// Warning describes a problem of a usable device that the operator should solve, or returns "" if there is none.
 	Warning func(*Host, Device) string
 	// Target describes the device for a helper. Target returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is
 	// enough.
 	NeedsAll bool
-	// Some faults appear only in events, and not in sysfs. For an event that reports such a fault or its end, Notice returns a
-	// mark. Notice is called for every event on the machine.
+	// Notice returns a mark for an event that reports the start or end of a fault that sysfs does not show. Notice is called for
+	// every event on the machine.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds to the recipe the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)

@@ -47,7 +47,8 @@ var FPGA = Class{
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
-	// In sysfs, the management function of a card is a sibling of the function that represents the card.
+	// An event of the management function must lead to an inspection of the card, which a sibling of this function represents in
+	// sysfs.
 	Wakes: []udev.Match{{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xclmgmt"}}},
 	Every: slowCheck,
 	DevNodes: []string{

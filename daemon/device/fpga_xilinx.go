@@ -64,8 +64,8 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of a card, given the user function of the card. xrtManagement returns "" if this
-// machine has no such function.
+// xrtManagement returns the management function of the card with the given user function, or "" if this machine has no such
+// function.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
 	for _, name := range h.Names(path.Dir(user)) {

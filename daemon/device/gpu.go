@@ -55,10 +55,10 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
 	// NVIDIA's modules create nodes without a device in sysfs, so these nodes cause no event. The event of the module causes the
-	// inspection.
+	// inspection instead.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
-		// In sysfs, the nodes of AMD's partitions are not below the PCI function.
+		// The nodes of AMD's partitions are listed here, because they are not below the PCI function in sysfs.
 		{Subsystem: "drm", Properties: map[string]string{"DEVPATH": "/devices/platform/amdgpu_xcp*"}},
 	},
 	Every: slowCheck,
@@ -187,9 +187,9 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames returns the names of the DRM devices below a PCI function. drmNames returns only names that consist of the given
-// prefix and a number. The prefixes "card" and "renderD" select only devices that have a node. A connector has no node. With
-// virtio_gpu, the DRM devices are one directory deeper (virtio_gpu_probe).
+// drmNames returns those names of DRM devices below a PCI function that consist of the given prefix and a number. The prefixes
+// "card" and "renderD" select only devices that have a node. A connector has no node. With virtio_gpu, the DRM devices are one
+// directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Numbered(sysPath, "virtio") {

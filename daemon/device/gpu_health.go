@@ -60,8 +60,8 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 }
 
 // amdReset parses the message with the result of a reset by amdgpu, such as "GPU reset(3) succeeded!" or "GPU reset end with ret
-// = -110". The start of a reset causes no mark, because the inspection already finds the GPU incomplete. During a reset,
-// unique_id cannot be read.
+// = -110". The start of a reset causes no mark, because unique_id cannot be read during a reset, so the inspection finds the GPU
+// incomplete.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

@@ -78,7 +78,7 @@ func migOffer(h *Host, minor string) error {
 	return nil
 }
 
-// addMIG adds the capability nodes of a MIG device. One node is for its GPU instance, and one is for its compute instance.
+// addMIG adds the two capability nodes of a MIG device, one for its GPU instance and one for its compute instance.
 func (r *recipe) addMIG(minor, part string) {
 	for _, instance := range []string{path.Dir(part), part} {
 		// The file contains the minor of the capability's node (nv_cap_procfs_read).

@@ -168,9 +168,9 @@ type groupNodes struct {
 	missing error         // the error that names the missing nodes, or nil
 }
 
-// identifyGroup identifies the group that u represents as the first member. identifyGroup returns an error if u is another
-// member. identifyGroup also returns an error if a member must not be offered or gives access to a disk. Disks are not allowed,
-// because udev reports the content of a disk only for the disk's own node.
+// identifyGroup identifies the group whose first member is u. The error means that u is another member, or that a member must not
+// be offered or gives access to a disk. A group cannot contain disks, because udev reports the content of a disk only for the
+// disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -197,8 +197,8 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers returns the nodes of a group. A matching node may belong to another class, or to the group of an earlier rule. The
-// map "taken" contains the owners of these nodes.
+// ownMembers returns the nodes of a group. The map taken contains the matching nodes that belong to another class, or to the
+// group of an earlier rule, with their owners.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {

@@ -21,8 +21,8 @@ type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it; an inspection must disturb neither
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
-	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data. After an
-	// erasure, udev's database is out of date until udevd has inspected the disk again.
+	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data, because
+	// udev's database is out of date after an erasure until udevd has inspected the disk again.
 	Proven bool
 }
 
@@ -37,8 +37,8 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. NUMANode returns -1 if
-// there is no such NUMA node. NUMANode also returns -1 for an offline NUMA node, because the kubelet rejects unknown NUMA nodes.
+// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has one, or else -1. An offline NUMA
+// node also counts as -1, because the kubelet rejects unknown NUMA nodes.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

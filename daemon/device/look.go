@@ -38,15 +38,15 @@ type Sighting struct {
 	objection error // reason why the device must not be offered, before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, for example as a file system or swap. A device that is built on top of the
-// disk also counts, unless a pod holds the disk. Such a pod may have created this device.
+// HostUse reports whether this host uses the disk, for example as a file system or swap. A device on top of the disk also counts,
+// unless a pod holds the disk and may have created this device.
 func (s *Sighting) HostUse(held bool) bool {
 	var use *sysfs.Use
 	return s.claimed && !held || errors.As(s.Offer, &use) && use.Unread == nil && (use.ByHost || !held)
 }
 
-// Twin records that another device has the same identity. A disk with a twin is not offered, because both devices may be paths to
-// the same medium. Two pods must not share a medium. Twin reports whether this is a new reason.
+// Twin records that another device has the same identity. A disk with a twin is not offered, because two pods could otherwise
+// share a medium over two paths. The result is true if this reason is new.
 func (s *Sighting) Twin(other string) bool {
 	if !s.Target.IsDisk() || errors.Is(s.Offer, ErrTwin) {
 		return false
@@ -55,10 +55,10 @@ func (s *Sighting) Twin(other string) bool {
 	return true
 }
 
-// Look inspects one udev device. Look finds the devices that the udev device contains. For each device, Look determines the
-// resource, the health, the nodes for a container, and whether the device may be offered. Look reads sysfs, and may block until
-// the kernel answers. Look returns nothing if the udev device is not a subject of any class. The sightings keep a reference to
-// the parameter "seen", so the caller must not modify this parameter afterwards.
+// Look inspects one udev device. For each device in it, Look determines the resource, the health, the nodes for a container, and
+// whether the device may be offered. Look reads sysfs, and may block until the kernel answers. Look returns nothing if the udev
+// device is not a subject of any class. The sightings keep a reference to the parameter "seen", so the caller must not modify
+// this parameter afterwards.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, seen)
 	if !ok {
@@ -181,8 +181,7 @@ func hardwareOf(h *Host, d Device) (hardware []string) {
 	return hardware
 }
 
-// commonNUMANode returns the NUMA node of the hardware at the given paths. commonNUMANode returns -1 if the NUMA node is unknown,
-// or if the paths have different NUMA nodes.
+// commonNUMANode returns the NUMA node of the hardware at the given paths, or -1 if it is unknown or not the same for all paths.
 func commonNUMANode(h *Host, hardware []string) int {
 	common := -1
 	for _, p := range hardware {

@@ -16,8 +16,8 @@ import (
 )
 
 // Mark is a fault that an event or counter reports. Mark covers the hardware at a sysfs path and everything below this path. The
-// inventory keeps a mark until another mark replaces or clears it. Until then, the hardware is unhealthy. A mark that is only a
-// warning does not make the hardware unhealthy.
+// inventory keeps a mark until another mark replaces or clears it. Until then, the hardware is unhealthy, unless the mark is a
+// warning.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a source
 // clears all marks, because it reports a fresh start. A fresh start means that the hardware was removed or inserted, or that a

@@ -76,8 +76,8 @@ func (r *recipe) addDRM(function string, names ...string) {
 	}
 }
 
-// linksIn returns udev's links to the node of u. linksIn returns only links in directories with one of the given names, such as
-// "by-id". The links are in the order of these names.
+// linksIn returns udev's links to the node of u in directories with one of the given names, such as "by-id". The links are in the
+// order of these names.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {

@@ -115,8 +115,7 @@ func nvmeOffer(h *Host, d Device) error {
 	return joinErrors(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
-// nvmeWritable returns an error for a read-only namespace. nvmeWritable also returns an error for a zoned namespace if the rule
-// does not request such namespaces.
+// nvmeWritable returns an error for a read-only namespace, and for a zoned namespace that the rule does not request.
 func nvmeWritable(h *Host, d Device) error {
 	if h.Uint(d.SysPath, "ro") != 0 {
 		return excludedf("the disk is read-only")
@@ -196,8 +195,8 @@ func nvmeAllocate(r *recipe, d Device) {
 // nvmeGenericLink is the beginning of the link that metalplug's udev rule creates for a generic node. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the generic node of a namespace, which is a character device. The kubelet must get a link as the path, because
-// it stores the path with the pod. After a reboot, the kernel's name may belong to another disk.
+// addGeneric adds the generic node of a namespace, which is a character device. The path must be a link, because the kubelet
+// stores it with the pod, and the kernel's name may belong to another disk after a reboot.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

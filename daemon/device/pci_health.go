@@ -9,8 +9,8 @@ package device
 // drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
 // A fatal error means that the link was unreliable and that data was lost. A nonfatal error causes a warning, and the device
-// stays healthy. Some nonfatal errors mean no more than that a function does not support a request. The driver can recover from
-// the other nonfatal errors. If the recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
+// stays healthy. A nonfatal error may show only that a function does not support a request. From all other nonfatal errors, the
+// driver can recover. If the recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
 //
 // A link causes a warning if it has fewer lanes than both of its ends support. Such a link works, but its contacts may be worn or
 // dirty. The link speed is not checked, because an idle link runs at a lower speed (ASPM).
@@ -39,7 +39,7 @@ type Counter struct {
 }
 
 // Mark returns the mark for a counter that has increased. The parameter "before" is the earlier value. Only a fresh start clears
-// the mark, see [Mark]. The reason contains the increase, rounded down to a power of ten. Most further errors therefore do not
+// the mark, see [Mark]. The reason contains the increase, rounded down to a power of ten, so that most further errors do not
 // change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
@@ -53,8 +53,8 @@ func (c Counter) Mark(before uint64) Mark {
 	return Mark{SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal, Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name)}
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if no function answers. Some classes need all functions. A
-// device of such a class is unhealthy if a single function does not answer.
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if any function does not answer
+// and the class needs all functions.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {

@@ -17,8 +17,7 @@ import (
 )
 
 // reloadWarning returns a warning that lists the nodes without the link that systemd needs. reloadWarning returns "" if all nodes
-// have this link. The device is offered despite the warning, because it works until the next daemon-reload. Other device plugins
-// have the same problem.
+// have this link. The device is offered despite the warning, because it works until the next daemon-reload.
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {

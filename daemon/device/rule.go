@@ -34,8 +34,8 @@ type Rule struct {
 	Nodes      string            // [NVMeBlock], [NVMeGeneric] or [NVMeBoth], or empty for NVMeBlock; only for class nvme
 
 	// Scrub is the method by which a disk is erased between two pods. Scrub is empty if disks are not erased. Scrub is
-	// [ScrubUnset] if no configuration file sets a method. metalplug can erase only a whole disk. A rule that sets Scrub
-	// therefore does not offer a node that gives access to only a part of a disk.
+	// [ScrubUnset] if no configuration file sets a method. A rule that sets Scrub does not offer a node for a part of a disk,
+	// because metalplug can erase only whole disks.
 	Scrub string
 	// ErasedAtStart means that the data of the previous pod is erased before a container gets the device.
 	ErasedAtStart bool

@@ -140,8 +140,8 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// Holder is a process that has a node open. Holder may also represent all processes of a pod that could not be inspected. Such a
-// pod may have any of the nodes open that the kubelet gave it.
+// Holder is a process that has a node open, or stands for a pod whose processes could not be inspected. Such a pod may have any
+// of the nodes open that the kubelet gave it.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
@@ -157,8 +157,8 @@ type Report struct {
 	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] reads the same blocks, so the two
 	// fingerprints can be compared. Fingerprint is empty if the disk was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Claimed means that only the exclusive open shows that the disk is in use. The kernel refuses this open. Only a probe sets
-	// this field.
+	// Claimed means that the kernel refuses to open the disk exclusively, although nothing else shows that the disk is in use.
+	// Only a probe sets this field.
 	Claimed bool   `json:"claimed,omitempty"`
 	Smart   Smart  `json:"smart,omitzero"`   // only for a probe of an NVMe namespace
 	Done    string `json:"done,omitempty"`   // describes the work and its verification; only for [Touch].Prepare
@@ -200,9 +200,9 @@ type Smart struct {
 // probeLimit is the maximum duration of a probe. A disk that needs more time to read 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// problems describes the problems that a disk reports. If the parameter "sick" is true, these are the problems that make a disk
-// unhealthy. Otherwise, these are the problems of a disk that is still usable. The bits are those of the NVM Express Base
-// Specification 2.0, figure 207, as in nvme.h of libnvme.
+// problems describes the problems that a disk reports. If the parameter sick is true, the text contains the problems that make a
+// disk unhealthy, and otherwise those of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure 207,
+// as in nvme.h of libnvme.
 func (s Smart) problems(sick bool) string {
 	var all []string
 	for bit, problem := range []struct {
@@ -226,8 +226,8 @@ func (s Smart) problems(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// setTarget records the target of the inspected device, which contains the identity of this device. If another device replaces it
-// later, this other device must not match the target.
+// setTarget records the target of the inspected device. The target contains the identity of the device, so that no replacement of
+// the device matches the target.
 func (s *Sighting) setTarget(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {

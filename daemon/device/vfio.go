@@ -17,7 +17,7 @@ import (
 )
 
 // vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices in a VFIO group, regardless of their
-// drivers. vfioFunctions omits bridges. vfioFunctions returns nil if u is not a VFIO group or device.
+// drivers. The result omits bridges, and is nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":

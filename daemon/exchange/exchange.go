@@ -40,8 +40,8 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode parses a message, which must be one JSON value. If the message has an unknown field, Decode returns [ErrMessage]. The
-// sender expects each field to have an effect.
+// Decode parses a message, which must be one JSON value. If the message has an unknown field, Decode returns [ErrMessage],
+// because the sender expects each field to have an effect.
 func Decode[T any](message []byte) (v T, err error) {
 	d := json.NewDecoder(bytes.NewReader(message))
 	d.DisallowUnknownFields()

@@ -41,8 +41,8 @@ type Peer struct {
 	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the sockets
 	// in its directory, so a helper must not trust answers from any other process.
 	Activated bool
-	// Slots limits the number of simultaneous requests to the capacity of the channel. With a nil channel, there is no limit.
-	// Without a limit, the service manager may refuse a connection because of MaxConnections= (systemd.socket(5)).
+	// Slots limits the number of simultaneous requests to the capacity of the channel. If Slots is nil, there is no limit, and
+	// the service manager may refuse a connection because of MaxConnections= (systemd.socket(5)).
 	Slots chan struct{}
 }
 
@@ -118,7 +118,7 @@ func (p Peer) connect() (fd int, err error) {
 	return fd, nil
 }
 
-// start starts the program with one end of a new socket as its standard input, and returns the other end.
+// start runs the program as a child process with one end of a new socket as its standard input, and returns the other end.
 func (p Peer) start() (fd int, err error) {
 	path, err := p.find()
 	if err != nil {
@@ -143,8 +143,8 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns the path of the program. find first looks in the directory of our own program, because a build puts all programs
-// into one directory. After that, find looks in the directory where the packages install the programs.
+// find returns the path of the program. It may be in the directory of our own program, because a build puts all programs into one
+// directory, or else where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// If a device fails fallLimit times within fallWindow, it stays Unhealthy. The device must then work without a failure for the
-	// duration calm. It is better for a pod to wait for another device than to get one that fails repeatedly.
+	// After fallLimit failures within fallWindow, a device stays Unhealthy until it has worked without a failure for the duration
+	// calm. A pod should wait for another device instead of getting one that fails repeatedly.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute
 	calm       = 5 * time.Minute
@@ -52,8 +52,8 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("the device fails too often (last: %s) and must first stay healthy for %v", d.last, calm)
 }
 
-// Until returns the time when metalplug trusts the device again. A failure before that time postpones it. The time is zero if the
-// device is trusted or faulty now.
+// Until returns the time when metalplug trusts the device again. A failure before that time postpones the time. The time is zero
+// if the device is trusted or faulty now.
 func (d *Damper) Until() time.Time {
 	if d == nil || !d.unruly || d.sick {
 		return time.Time{}

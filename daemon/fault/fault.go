@@ -13,8 +13,8 @@ import (
 )
 
 // Record contains the faults of all hardware. Record is valid until the next boot, which resets the hardware. A fault belongs to
-// a sysfs path and not to a device. A device that is later found at a faulty path is therefore also Unhealthy. The zero value has
-// no faults.
+// a sysfs path and not to a device, so a device that is later found at a faulty path is also Unhealthy. The zero value has no
+// faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
 	// Marks contains the marks that still apply, oldest first.
@@ -27,7 +27,7 @@ type Record struct {
 // mark is a [device.Mark] that is not cleared, or is cleared only for some paths.
 type mark struct {
 	device.Mark
-	// Cleared lists paths. The mark no longer applies to them, or to anything below them.
+	// Cleared lists the paths at and below which the mark no longer applies.
 	Cleared []string `json:"cleared,omitempty"`
 }
 
@@ -68,9 +68,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// clear clears the marks at the path of m and below it. If a PCI function has recovered, a mark on a bridge above it no longer
-// applies to that function. The mark still applies to all other functions below the bridge. Only functions are exempted from
-// marks in this way. A disk that was found again, for example, does not prove that the bridge has recovered.
+// clear clears the marks at the path of m and below it. If a PCI function has recovered, a mark on a bridge above it still
+// applies to all other functions below the bridge, but no longer to that function. Other hardware, such as a disk that was found
+// again, does not prove that the bridge has recovered, so the mark still applies to it.
 func (r *Record) clear(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {
@@ -105,8 +105,7 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 	return false
 }
 
-// faultsAt returns the faults and warnings for the hardware at a path. The faults and warnings come from the marks at that path
-// and above it.
+// faultsAt returns the faults and warnings of the hardware at a path, from the marks at that path and above it.
 func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package helper contains metalplugd's clients for the helpers. The package sends a request for each piece of work on a device,
-// and converts the answer for the rest of the daemon. For each device, only one helper works at a time.
+// and converts the answer for the rest of the daemon. No two helpers work on the same device at the same time.
 package helper
 
 import (
@@ -30,7 +30,7 @@ const (
 	maxAsking = 8
 )
 
-// client implements the functions of [device.Touch]. client sends requests to the helpers.
+// client implements the functions of [device.Touch] with requests to the helpers.
 type client struct {
 	sysfs   sysfs.Tree
 	reset   reset.Client
@@ -71,8 +71,8 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device, and claims the device. While one helper reads a disk, no other helper can
-// therefore erase the disk.
+// claim waits until no helper works on a device, and claims the device, so that no helper erases a disk while another helper
+// reads it.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
 	slot := value.(chan struct{})

@@ -117,7 +117,7 @@ func (h *client) send(q *question) {
 	finish() // the helper may not have started
 }
 
-// claimAll claims several devices. claimAll claims each device once and in sorted order, so that callers never deadlock.
+// claimAll claims several devices, each once and in sorted order, so that callers never deadlock.
 func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)

@@ -16,8 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// enumeratePause is the time between two attempts to enumerate the devices. enumeratePause applies until an attempt has
-// succeeded.
+// enumeratePause is the time between two attempts to enumerate the devices, until the first attempt succeeds.
 const enumeratePause = time.Second
 
 // Options configures an inspector.
@@ -28,10 +27,10 @@ type Options struct {
 	Post func(f func())
 	// Host returns the host for an inspection that is about to begin.
 	Host func() *device.Host
-	// Seen is called with the results of an inspection. Seen returns true if the subject should be inspected again, even if no
-	// event arrives.
+	// The inspector calls Seen with the results of an inspection. Seen returns true if the subject should be inspected again,
+	// even if no event arrives.
 	Seen func(s *Subject) (unfinished bool)
-	// Stuck is called if the inspection of a subject does not return.
+	// The inspector calls Stuck if the inspection of a subject does not return.
 	Stuck func(s *Subject)
 }
 
@@ -75,7 +74,7 @@ func (n *Inspector) Enumerated() bool { return n.enumerated }
 // Enumerating reports whether an enumeration is running.
 func (n *Inspector) Enumerating() bool { return n.enumerating }
 
-// Busy reports whether inspections are waiting or running. Busy ignores slow inspections.
+// Busy reports whether inspections are waiting or running, except slow ones.
 func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.running > 0 }
 
 // Open returns the number of inspections that are waiting or running.
@@ -88,7 +87,7 @@ func (n *Inspector) Counts() api.Counts {
 	return n.counts
 }
 
-// count counts an event. count ignores events about mounts and driver messages, which do not come from udevd.
+// count counts an event from udevd, but no event about mounts or driver messages, which has another source.
 func (n *Inspector) count(e udev.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +100,7 @@ func (n *Inspector) count(e udev.Event) {
 	}
 }
 
-// Event processes an event.
+// Event queues the inspections or the enumeration that an event requires.
 func (n *Inspector) Event(e udev.Event) {
 	n.count(e)
 	switch e.Action {
@@ -199,8 +198,8 @@ func (n *Inspector) Enumerate() {
 	}()
 }
 
-// finishEnumeration processes the result of an enumeration. finishEnumeration skips a path if there was an event for the path
-// since the enumeration began.
+// finishEnumeration processes the result of an enumeration. finishEnumeration skips each path that has had a newer event since
+// the enumeration began.
 func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {

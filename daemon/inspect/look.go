@@ -30,9 +30,8 @@ const (
 	renameLimit = 2 * time.Second
 )
 
-// maxRunning returns the number of slots. The number of slots is the maximum number of simultaneous inspections, except slow
-// ones. This number is larger than the number of processors, because an inspection spends most of its time waiting for the
-// kernel.
+// maxRunning returns the number of slots, which limits simultaneous inspections other than slow ones. There are more slots than
+// processors, because an inspection spends most of its time waiting for the kernel.
 func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the state of a subject's inspection.
@@ -152,7 +151,8 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// slow is called if an inspection takes longer than slowLook. slow makes the slot of the inspection free for another one.
+// slow frees the slot of an inspection that still runs after slowLook, and calls Stuck if the inspection still runs after
+// StuckLook.
 func (n *Inspector) slow(s *Subject) {
 	if s.phase != looking {
 		return

@@ -63,8 +63,8 @@ func booked(dir string) (map[string][]string, time.Time, error) {
 }
 
 // GivenByOthers returns the containers that got devices of a resource from another plugin. The keys of the result identify the
-// containers. Each value is the ID of a device that the container got. The kubelet's checkpoint contains the plugin's answer for
-// each container. An answer from another plugin lacks the variable that metalplug sets.
+// containers. Each value is the ID of a device that the container got. In the kubelet's checkpoint, the answer of another plugin
+// lacks the variable that metalplug sets.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	all, _, err := checkpoint.Read(dir)
 	others := make(map[string]string)
@@ -85,7 +85,7 @@ func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 const membersKey = "metalplug.io/"
 
 // Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in its
-// checkpoint. If metalplugd loses its own state, it can restore the members from the checkpoint.
+// checkpoint, from which metalplugd can restore the members if it loses its own state.
 func Annotation(id string, members []Member) (key, value string) {
 	texts := make([]string, len(members))
 	for i, m := range members {

@@ -16,8 +16,8 @@ import (
 // the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
-// Readable returns the cause of a failed call. Readable removes the text that gRPC adds, such as the name of the status code. The
-// parameter limit is the timeout of the call. If there was no answer, the new error names this timeout.
+// Readable returns the cause of a failed call, without the text that gRPC adds, such as the name of the status code. The
+// parameter limit is the timeout of the call, which the new error names if there was no answer.
 func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {

@@ -80,12 +80,11 @@ type cachedHolding struct {
 }
 
 // Ask finds out for each device whether a pod of the kubelet holds the device. A device is free if neither the listed pods nor
-// the checkpoint contain it in two consecutive calls. One call is not enough. After the plugin has answered Allocate, the
-// device is in neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns
-// [Noted] from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint
-// still names the device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init
-// container of the pod has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not
-// overlap.
+// the checkpoint contain it in two consecutive calls. One call is not enough, because after the answer to Allocate the device is
+// in neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time
+// to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still names the
+// device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init container of the pod
+// has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
@@ -148,8 +147,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In returns a text that identifies the kubelet process that created kubelet.sock in a directory. In returns "" if there is no
-// such socket. The text is derived from the socket, because each kubelet process creates a new one.
+// In identifies the kubelet process that created kubelet.sock in a directory. The text is derived from the socket, because each
+// kubelet process creates a new one, and is "" if there is no socket.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

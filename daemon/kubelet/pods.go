@@ -44,8 +44,8 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is returned if the kubelet does not report which devices it counts. Kubelets before 1.21 never report this. From
-// 1.21 to 1.27, the kubelet reports it only with the feature gate KubeletPodResourcesGetAllocatable.
+// ErrNotCounted means that the kubelet does not report which devices it counts. Kubelets before 1.21 cannot do so, and kubelets
+// from 1.21 to 1.27 need the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 

@@ -49,9 +49,9 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayRestart reports whether a container may start with an unhealthy device. The container may start in two cases. In the first
-// case, the device has no fault except a cordon, and the container's pod already holds it. In the second case, an earlier attempt
-// to start the container failed because the device could not be reset.
+// mayRestart reports whether a container may start with an unhealthy device. The container may start if the device has no fault
+// except a cordon, and the container's pod already holds it. The container may also start if an earlier attempt failed because
+// the device could not be reset.
 func mayRestart(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -61,8 +61,8 @@ func mayRestart(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device that a share belongs to, or nil. A pod may hold the device under an ID from before the number of shares
-// was changed. find also accepts such an ID.
+// find returns the device that a share belongs to, or nil. find also accepts an ID from before the number of shares was changed,
+// because a pod may still hold the device under this ID.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -75,8 +75,8 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// checkUnreserved returns an error for a device that only its last pod may use. When the kubelet gives such a device to a new
-// pod, the last pod has ended. The new pod must not see the data that the last pod left.
+// checkUnreserved returns an error for a device that only its last pod may use. If the last pod has ended, the kubelet may give
+// such a device to a new pod, which must not see the data that the last pod left.
 func (s service) checkUnreserved(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
@@ -144,8 +144,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// env returns the variables that a container gets for the devices of one resource. The container gets the variables even if it
-// gets CDI names. If the CDI devices set the same variable instead, only the last value would take effect.
+// env returns the variables that a container gets for the devices of one resource. A container with CDI names gets them too,
+// because if several CDI devices set the same variable, only the last value takes effect.
 func (g memberGroup) env() map[string]string {
 	env := map[string]string{g.Resource.Variable: strings.Join(ids(g.devices), ",")}
 	for _, d := range g.devices {
@@ -212,8 +212,8 @@ func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	return names, nil
 }
 
-// Give returns what Allocate would give a container that uses these devices of a resource. The error says why the container
-// cannot have the devices.
+// Give returns the same allocation as Allocate for a container that uses these devices of a resource. The error says why the
+// container cannot have the devices.
 func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Allocation, error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {

@@ -21,8 +21,7 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup contains the members of given bundles that have the same resource. memberGroup also contains a service for this
-// resource.
+// memberGroup contains the members of bundles that belong to one resource, and a service for this resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status
@@ -78,8 +77,7 @@ func (s service) ready(devices []*inventory.Status) error {
 	return nil
 }
 
-// start prepares all devices for a container at the same time. start prepares each member of a bundle according to the member's
-// own resource.
+// start prepares all devices for a container at the same time, and each member of a bundle according to its own resource.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

@@ -36,8 +36,8 @@ const (
 	// confirmDelay is the delay before a second query, which must confirm the answer to the first one. This delay gives the
 	// kubelet time to process a list or the end of a stream.
 	confirmDelay = 300 * time.Millisecond
-	// lateConfirmDelay is used instead of confirmDelay while the kubelet may still be processing the last list or the end of an
-	// earlier stream.
+	// lateConfirmDelay replaces confirmDelay while the kubelet may still be processing the last list or the end of an earlier
+	// stream.
 	lateConfirmDelay = time.Second
 	// retryDelay is the delay before the next query if a query got no answer.
 	retryDelay = 10 * time.Second
@@ -53,8 +53,8 @@ const (
 	registerAgainAfter = time.Minute
 )
 
-// conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these facts.
-// Other goroutines may set the field "asked", but no other field.
+// conflict holds the facts that an endpoint knows about another plugin with the same resource name. The goroutine of Run owns
+// these facts, but other goroutines may set the field asked.
 type conflict struct {
 	e            *Endpoint
 	asked        atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
@@ -78,8 +78,8 @@ type hold struct {
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// forget discards the evidence for another plugin. forget also records the containers that already have devices from another
-// plugin. These containers do not prove that the other plugin is still running.
+// forget discards the evidence for another plugin. forget records the containers that already have devices from another plugin,
+// because they do not prove that this plugin is still running.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -187,8 +187,7 @@ func (e *Endpoint) checkpoint() identity {
 }
 
 // givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". givenNow finds
-// the device even if one of the endpoint's own devices has the same ID. In that case, the kubelet's list does not reveal the
-// other plugin.
+// the device even if one of the endpoint's own devices has the same ID, which would hide the other plugin in the kubelet's list.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -285,8 +284,8 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	return heldInterval
 }
 
-// leftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
-// Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
+// leftover returns true if the kubelet still counts the last list from the other plugin, although that plugin has ended. Since
+// Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
 func (c *conflict) leftover(live []int) bool {
 	open := c.e.streams.client() != nil || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
@@ -309,7 +308,7 @@ func (c *conflict) notHeld() {
 }
 
 // unpark closes the endpoint's stream and the parked connection of an earlier endpoint. The result is the time that the kubelet
-// needs to process the end of these connections. The time is 0 if no such connection was open.
+// needs to process the end of these connections, or 0 if none was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.client() != nil
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

@@ -45,8 +45,8 @@ const (
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet. Before
 	// Kubernetes 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is used instead of settlePause if the resource had an earlier endpoint. restartPause is longer than
-	// settlePause, because metalplugd does not know when the stream of that endpoint ended.
+	// restartPause replaces settlePause if the resource had an earlier endpoint. restartPause is longer than settlePause, because
+	// metalplugd does not know when the stream of that endpoint ended.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -186,8 +186,8 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge performs the missing steps until the kubelet knows the endpoint's devices. converge returns the time until the next
-// check without an event, or 0 if no such check is necessary.
+// converge performs the missing steps until the kubelet knows the endpoint's devices. The result is the time until a check
+// without an event, or 0 if no such check is necessary.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)

@@ -16,8 +16,8 @@ import (
 // not change.
 const listSize = 4 << 20
 
-// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. response therefore omits the
-// last devices from such a list. The second result is the number of omitted devices.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices, so response omits the last
+// ones. The second result is the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	all := len(list.Devices)
@@ -61,9 +61,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs of a device that pods hold but the resource no longer has. Such IDs exist after a change of the number
-// of shares. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would
-// share the device than its present pods expect.
+// outdated returns the IDs under which pods hold a device, but which the resource no longer has. Such IDs exist after a change of
+// the number of shares. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more
+// pods would share the device than its present pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.HeldAs {

@@ -38,8 +38,7 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// park keeps a connection of a resource open. park does nothing if the client is nil. park returns an error if the service
-// manager cannot store a copy.
+// park keeps a connection of a resource open, unless c is nil. The error means that the service manager cannot store a copy.
 func (p *Parked) park(resource string, c *clients.Client) error {
 	if p.Store == nil || c == nil {
 		return nil
@@ -67,7 +66,7 @@ func (p *Parked) drop(resource string) bool {
 	}
 	f.Close()
 	delete(p.files, name)
-	_ = p.Remove(name) // fails only if nothing was stored
+	_ = p.Remove(name) // Remove fails only if nothing was stored
 	return true
 }
 

@@ -58,9 +58,9 @@ type choice struct {
 // noChoice is the cost of an impossible choice.
 const noChoice = -1
 
-// prefer chooses n of the available shares. The choice includes all shares in the list must. prefer chooses devices that are near
-// each other. If Spread is set, prefer chooses the devices with the fewest shares in use instead. The same arguments always lead
-// to the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
+// prefer chooses n of the available shares. The choice includes all shares in the parameter must. prefer chooses devices that are
+// near each other. If Spread is set, prefer chooses the devices with the fewest shares in use instead. The same arguments always
+// lead to the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
 func (r *Resource) prefer(offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -111,9 +111,8 @@ func (r *Resource) request(index map[string]int, offer *inventory.Offer, availab
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse. unbar removes nothing if too few other shares would remain. Allocate
-// refuses shares of devices whose pods have just ended. The kubelet offers such shares because it learns of the end before
-// metalplugd does.
+// unbar removes the shares that Allocate would refuse, unless too few other shares would remain. These shares belong to devices
+// whose pods have just ended. The kubelet offers them, because it learns of the end before metalplugd does.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {

@@ -55,10 +55,9 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on the new socket is
+// replaced reacts to a new kubelet.sock that appears while the stream is open. If the process that listens on the new socket is
 // still the same kubelet, the socket was only recreated or relabelled. If another process listens on the new socket, the old
-// kubelet is still running. In this case, replaced ends the stream of the old kubelet, and Run then registers with the new
-// kubelet.
+// kubelet is still running, so replaced ends its stream, and Run then registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -80,9 +79,8 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream schedules the next registration. afterStream is called when the kubelet's stream has ended, or if the kubelet has
-// opened no stream after a registration. The kubelet needs a pause before the next registration. The pause grows until the
-// kubelet keeps a stream open for longer than lastPause.
+// afterStream schedules the next registration after the kubelet's stream has ended, or if the kubelet has opened no stream. The
+// pause before the registration grows until the kubelet keeps a stream open for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {
@@ -164,8 +162,8 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// unanswered records that the kubelet could not be reached, and returns the delay before the next attempt. The delay is
-// very short if the kubelet is about to listen.
+// unanswered is called if the kubelet could not be reached, and returns the delay before the next attempt. The delay is very
+// short if the kubelet is about to listen.
 func (e *Endpoint) unanswered(err error) time.Duration {
 	if time.Since(e.kubelet.since) < connectTimeout && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
 		e.kubelet.notBefore = time.Now().Add(connectInterval)

@@ -61,8 +61,8 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options returns the plugin's options for the kubelet. These options always request PreStartContainer calls. In such a call, the
-// plugin can still prevent the start of a container whose device is missing.
+// options returns the plugin's options for the kubelet. These options always request PreStartContainer calls, in which the plugin
+// can still prevent the start of a container whose device is missing.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }
@@ -192,8 +192,8 @@ func (s service) refuse(call string, err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked records that the kubelet has requested devices from this endpoint. The kubelet therefore uses this endpoint and not
-// another plugin.
+// noteAsked records that the kubelet has requested devices from this endpoint, which shows that it uses no other plugin for the
+// resource.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

@@ -118,7 +118,7 @@ func (s *streams) sendState() (round int, send bool) {
 	return s.round, !s.silent
 }
 
-// sending records a list that is about to be sent on a stream. sending does nothing if the stream's client is not the kubelet.
+// sending records a list that is about to be sent on the kubelet's stream. Streams of other clients do not count.
 func (s *streams) sending(st *stream, list sentList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

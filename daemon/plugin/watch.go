@@ -103,7 +103,7 @@ func (w *Watch) rearm(last string) (complaint string) {
 // Alive waits until Run has made progress, and then returns nil. If ctx ends first, Alive returns the error of ctx.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
-// event handles an event. event reports whether the kubelet's directory or one of its parents was created or removed.
+// event handles an event, and reports whether the kubelet's directory or one of its parents was created or removed.
 func (w *Watch) event(e directory.Event) (itself bool) {
 	switch {
 	case w.watcher.Itself(e):
@@ -132,7 +132,7 @@ func (w *Watch) hint() {
 	w.hintLocked()
 }
 
-// hintLocked does the same as hint, but the caller must hold mu.
+// hintLocked is like hint, for a caller that holds mu.
 func (w *Watch) hintLocked() {
 	for c := range w.hints {
 		liveness.Poke(c)

@@ -32,14 +32,14 @@ const stateSize = 64 << 20
 // retryInterval is the time between two attempts to save.
 const retryInterval = 5 * time.Second
 
-// Store saves the state that must survive restarts and reboots. Store uses one file.
+// Store writes one file with the state that must survive restarts and reboots.
 type Store struct {
 	log  *slog.Logger
 	path string
 	// latest is a function that encodes the state to write next. latest is nil once the writer has taken this function.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
-	// Each caller that waits for a write sends a channel to the writer. The writer sends the result of the write on that channel.
+	// Each caller that waits for a write sends a channel to the writer, which sends the result of the write on it.
 	asked   chan chan error
 	closing chan struct{}     // closed by Close
 	ended   chan struct{}     // closed when the writer has ended

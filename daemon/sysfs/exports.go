@@ -94,7 +94,7 @@ func openedNode(t *Tree, e export, nodes []Node) (n Node, open bool, err error) 
 		return n, true, nil
 	}
 	inDev := path.Base(path.Dir(path.Clean(e.name))) == "dev" // a link in another directory may have any name
-	// If this is another device, this process cannot see its node.
+	// If the name belongs to another device, this process cannot see that device's node.
 	other := inDev && (t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last))
 	_, controller := findNode(nodes, func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass })
 	if other || e.reach == noDisk || e.reach == anyController && !controller {
@@ -278,7 +278,7 @@ func (r *targets) add(by, name string, reach reach) {
 	}
 }
 
-// dirs returns the names of the subdirectories of a directory. dirs omits the attributes in the directory.
+// dirs returns the names of a directory's subdirectories, without its attributes.
 func (r *targets) dirs(dir string) []string {
 	return slices.DeleteFunc(r.Names(dir), func(name string) bool {
 		file, err := r.Stat(dir + "/" + name)
@@ -294,7 +294,7 @@ func (r *targets) text(name string) string {
 	return text
 }
 
-// record records the first error. record ignores an error that reports a missing file.
+// record keeps the first error, but ignores errors about missing files.
 func (r *targets) record(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err

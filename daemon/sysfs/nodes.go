@@ -67,12 +67,12 @@ type Disk struct {
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first of a disk's block devices that meets a condition. The function "matches" is the condition.
+// Part returns the first of a disk's block devices for which the function matches returns true.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return findNode(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 }
 
-// findNode returns the first of the given nodes that meets a condition. The function "matches" is the condition.
+// findNode returns the first of the given nodes for which the function matches returns true.
 func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
 	if i := slices.IndexFunc(nodes, matches); i >= 0 {
 		return nodes[i], true
@@ -84,8 +84,8 @@ func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
 // disk, the other devices are its partitions, its devices for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all devices of
 // its twins. For an NVMe namespace, the other devices also include its disk or generic device, and its controllers. A controller
 // accepts commands for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a device for SCSI
-// commands, the other devices include the disk. A process may have one of the character devices open. An exclusive open of the
-// disk does not detect such a process.
+// commands, the other devices include the disk. An exclusive open of the disk does not detect a process that has one of the
+// character devices open.
 func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {

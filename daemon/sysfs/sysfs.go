@@ -78,16 +78,15 @@ func (t *Tree) Present(name string) bool {
 }
 
 // Stat follows links and describes the file at a kernel path. Each inspection calls Stat dozens of times, so Stat allocates
-// memory only for the path. os.Stat would allocate more.
+// memory only for the path, unlike os.Stat.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
 	return found, err
 }
 
-// ReadStart returns at most size bytes from the start of a file. ReadStart calls read(2) once and bypasses Go's poller. Some
-// drivers return EAGAIN, and os.ReadFile would then wait forever. ReadStart never reads more than size bytes, because some
-// devices hang after a read of their whole configuration space (pci_read_config). The error is [ErrGone] if the file does not
-// exist.
+// ReadStart returns at most size bytes from the start of a file. ReadStart calls read(2) once and bypasses Go's poller, because
+// os.ReadFile would wait forever if a driver returns EAGAIN. ReadStart never reads more than size bytes, because some devices
+// hang after a read of their whole configuration space (pci_read_config). The error is [ErrGone] if the file does not exist.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -181,8 +180,9 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names returns the sorted entries of a directory in sysfs, procfs or /dev. If the directory does not exist, there are
-// no entries. If the directory cannot be listed, entries may be missing. Code that must notice this uses [Tree.Recording].
+// Names returns the sorted entries of a directory in sysfs, procfs or /dev. If the directory does not exist, there are no
+// entries. If the directory cannot be listed, entries may be missing. Code that must notice a failed listing uses
+// [Tree.Recording].
 func (t *Tree) Names(dir string) (names []string) {
 	entries, err := os.ReadDir(t.Path(dir))
 	if err != nil && t.failure != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -55,8 +55,8 @@ func Written(t *Tree, sysPath string) (sectors uint64) {
 	return sectors
 }
 
-// Uncounted is added to the result of [Written] for each block device whose attribute queue/iostats is 0, or whose attribute stat
-// cannot be read. No disk has so many sectors written.
+// Uncounted is more than the number of sectors that can be written to any disk. [Written] adds Uncounted for each block device
+// whose attribute queue/iostats is 0, or whose attribute stat cannot be read.
 const Uncounted = 1 << 60
 
 // IsPartition reports whether the block device at sysPath is a partition.

@@ -51,7 +51,7 @@ func (h Helper) do(request []byte) error {
 	return h.Run(ctx, template, r.Device)
 }
 
-// template returns the template unit for a request. The configuration names this unit.
+// template returns the template unit that the configuration names for a request.
 func (h Helper) template(r Request) (string, error) {
 	c, err := config.Load(h.File)
 	if err != nil {

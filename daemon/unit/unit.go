@@ -59,7 +59,7 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
 		r.TimeoutMS = min(max(time.Until(end).Milliseconds(), 1), r.TimeoutMS)
-		// The helper stops the unit at the deadline. After that, the helper needs time to answer.
+		// The helper stops the unit at the deadline, and then needs time to answer.
 		asking, cancel = context.WithDeadline(asking, end.Add(device.AnswerTime))
 		defer cancel()
 	}

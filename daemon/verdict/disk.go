@@ -21,14 +21,13 @@ type DiskFacts struct {
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
 
-// Evident reports whether the device is a disk that needs evidence. Such a disk is not offered without evidence that it is
-// unused.
+// Evident reports whether the device is a disk that must not be offered without evidence that it is unused.
 func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
 
-// Offerable reports whether a device without a tenant can be offered. There are three such cases. The device needs no evidence,
-// its evidence is complete, or its last tenant's data is erased before the next container starts.
+// Offerable reports whether a device without a tenant can be offered. The device must need no evidence or have complete evidence,
+// unless its last tenant's data is erased before the next container starts.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
 // Complete reports whether the evidence about a disk is complete. Complete ignores the processes that have the disk open.
@@ -107,9 +106,8 @@ func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command for a disk that contains data. The command makes the disk available. A disk with an identity can be
-// adopted. A disk without an identity must be reset instead. If another disk took its place, an adoption would also apply to that
-// disk.
+// Way returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
+// identity must be reset instead, because an adoption would also apply to another disk in its place.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers the disk", id)

@@ -123,7 +123,7 @@ func (f *Facts) unproven() error {
 	return f.missingEvidence()
 }
 
-// Spared reports whether a disk with a tenant's data is offered. Such a disk is erased before the next container starts.
+// Spared reports whether a disk is offered in spite of a tenant's data, which is erased before the next container starts.
 func (f *Facts) Spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
@@ -158,8 +158,8 @@ func join(first string, more []string) string {
 	return strings.Join(more, "; ")
 }
 
-// Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears. A fault that
-// only a reset can clear has the same effect. Lost returns false while metalplug's own work changes the hardware.
+// Lost reports whether the pod that holds the device has lost it, through the removal of the hardware or a fault that only a
+// reset can clear. The result is false while metalplug's own work changes the hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
 }
@@ -262,9 +262,9 @@ const (
 	AskHolders   Todo = "disk not checked" // check which processes have the disk open
 )
 
-// Todo returns the work that is pending for a device. Some disks have no content from a tenant, or need not be erased yet. For
-// such a disk, metalplug does nothing but check that the processes of the last tenant have ended. An operator may be using a
-// cordoned disk, so metalplug reads such a disk but does not write to it.
+// Todo returns the work that is pending for a device. If a disk has no content from a tenant, or need not be erased yet, the only
+// work is to check that the processes of the last tenant have ended. An operator may be using a cordoned disk, so metalplug reads
+// such a disk but does not write to it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
