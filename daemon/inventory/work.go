@@ -97,6 +97,7 @@ type Outcome struct {
 	// disk after this failure, as in [evidence.Evidence], or empty if unknown.
 	Touched     bool
 	Fingerprint string
+	Written     *uint64 // the value of [device.Sighting].Written after such a failure, or nil if unknown
 }
 
 // reservation is a worker's request for exclusive use of devices.
@@ -217,6 +218,9 @@ func (l *loop) worked(e *entry, o Outcome) {
 	w.phase, w.reason = afterWork, ""
 	if o.Touched {
 		e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{}
+		if o.Written != nil {
+			e.Wrote = wrote{l.evidence.Presence(e.Disk), *o.Written}
+		}
 		if v := l.evidence.Get(e.Disk); v != nil {
 			v.Fingerprint = o.Fingerprint
 		}

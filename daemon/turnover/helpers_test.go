@@ -211,7 +211,7 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	if same {
 		p.Appearance = now
 	}
-	p.Done, p.Size = "reset", diskSize
+	p.Done, p.Size = "reset", h.size
 	switch {
 	case w.Scrub == "":
 		return p, nil

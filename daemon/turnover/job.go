@@ -11,6 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // job is work on one device. The work may affect other devices too. Until the job ends, no other job works on any of these
@@ -78,8 +79,22 @@ func (j *job) rule() lease.Rule {
 }
 
 // begin notifies the inventory that work on the device begins. Until the job ends, the inventory assumes that this work causes
-// all changes to the hardware.
+// all changes to the hardware. If the work may erase data of the last pod, begin first waits until an inspection has counted the
+// writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The error is
+// [ErrBusy] if the inspection takes longer than closeTimeout.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
+	counted := true
+	_ = retryUntil(ctx, func() (bool, error) {
+		s, err := j.Inventory.Current(ctx, j.Device.ID)
+		erases := err == nil && s.Residue && s.Target.IsDisk() && j.policy.scrubs() && (!s.Held() || s.Hold == lease.Due)
+		if counted = !erases || s.Written != nil; !counted {
+			j.Inventory.LookAgain(j.Device.ID)
+		}
+		return counted, nil
+	})
+	if !counted {
+		return fmt.Errorf("%s: %w: the disk is being inspected", j.Device.ID, ErrBusy)
+	}
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
 	if err == nil {
 		j.Status = s
@@ -92,17 +107,25 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 func (j *job) fail(ctx context.Context, err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
+	case errors.Is(ctx.Err(), context.Canceled), isBusy(err), errors.Is(err, device.ErrUnproven):
 		j.outcome = inventory.Outcome{Touched: half}
 	case errors.Is(err, device.ErrForeign): // the lease does not fail; the next inspection shows why pods cannot get the disk
 		j.outcome = inventory.Outcome{Foreign: true}
-	case isBusy(err), errors.Is(err, device.ErrUnproven):
-		j.outcome = inventory.Outcome{}
 	case errors.Is(err, device.ErrGone) && !half: // the lease does not fail; the next inspection shows whether the device is back
 		j.outcome = inventory.Outcome{Err: err}
 	default:
-		j.outcome = inventory.Outcome{Event: lease.Fail, Err: err, Order: order, Touched: half}
+		j.outcome = inventory.Outcome{Event: lease.Fail, Err: err, Order: order, Touched: half, Written: j.writtenAfter(err)}
 	}
+}
+
+// writtenAfter returns the number of sectors written to the disk after a failed erasure, or nil if the helper may still write or
+// the kernel does not count writes. The content of the disk is unknown after such a failure. Only this number then shows a write
+// of another process.
+func (j *job) writtenAfter(err error) *uint64 {
+	if n := sysfs.Written(&j.Host.Tree, j.Device.SysPath); n < sysfs.Uncounted && !errors.Is(err, device.ErrUnanswered) {
+		return &n
+	}
+	return nil
 }
 
 // finish passes the outcome of the work to the inventory, and unlocks the devices for the next job.

@@ -200,6 +200,7 @@ func (j *job) eraseNow(ctx context.Context) error {
 		j.fail(ctx, err, lease.NoOrder) // the saved order remains, so metalplugd would repeat the erasure after a crash
 	default:
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
+			j.outcome.Written = j.writtenAfter(err)
 			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)
 		}
 		j.outcome.Foreign = errors.Is(err, device.ErrForeign) || j.outcome.Touched && j.outcome.Fingerprint == ""

@@ -178,6 +178,9 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	if p, err = j.touch(ctx, w); err != nil {
 		return p, err
 	}
+	if w.Content == lease.Unused && p.Size != j.Evidence.Size { // the evidence does not cover the new part of the disk
+		return p, unproven
+	}
 	return p, j.runUnits(ctx)
 }
 
