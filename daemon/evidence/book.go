@@ -18,12 +18,11 @@ type Disk struct {
 type Book struct {
 	boot    string
 	records map[string]*Evidence // evidence by key
-	twins   map[string]bool      // media that two disks have claimed at the same time since metalplugd started
 }
 
 // NewBook returns an empty book for the boot with this ID. The ID is empty if it is unknown.
 func NewBook(boot string) *Book {
-	return &Book{boot: boot, records: make(map[string]*Evidence), twins: make(map[string]bool)}
+	return &Book{boot: boot, records: make(map[string]*Evidence)}
 }
 
 // bootKey is the prefix of keys that are valid in one boot only.
@@ -33,7 +32,7 @@ const bootKey = "boot="
 // appearance in this boot. A disk that cannot be identified has an empty key.
 func (b *Book) key(d Disk) string {
 	switch {
-	case d.Medium != "" && !b.twins[d.Medium]:
+	case d.Medium != "" && !b.HasTwins(d.Medium):
 		return d.Medium
 	case d.Appearance != "" && b.boot != "":
 		return b.Presence(d)
@@ -77,13 +76,10 @@ func (b *Book) SameBoot(presence string) bool {
 
 // Split records that two disks claim the same medium. From then on, the book identifies each of these disks only by
 // its appearance.
-func (b *Book) Split(medium string) {
-	delete(b.records, medium)
-	b.twins[medium] = true
-}
+func (b *Book) Split(medium string) { b.records[medium] = &Evidence{Twins: true} }
 
-// HasTwins reports whether two disks have claimed the same medium since metalplugd started.
-func (b *Book) HasTwins(medium string) bool { return b.twins[medium] }
+// HasTwins reports whether two disks have claimed the same medium in this boot.
+func (b *Book) HasTwins(medium string) bool { return b.records[medium] != nil && b.records[medium].Twins }
 
 // Restore adds the evidence that the last run of metalplugd has saved. Some adoptions end when the node reboots. Restore returns
 // the media of these adoptions.

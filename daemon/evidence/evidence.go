@@ -42,6 +42,7 @@ type Evidence struct {
 	// Asked is the presence in which metalplug last checked that no process had the disk open. The check is made just before the
 	// disk is offered.
 	Asked string `json:"asked,omitempty"`
+	Twins bool   `json:"twins,omitempty"` // two disks have the same medium, so this record is not about either of them, see [Book.Split]
 }
 
 // Proves reports whether the evidence is complete for a disk in the given presence.
@@ -69,7 +70,7 @@ func (v Evidence) OutlastsBoot() bool {
 		_, hash, _ := strings.Cut(v.Fingerprint, ":")
 		return strings.Trim(hash, "0") != "" // the hash of a blank disk is zero
 	}
-	return v.Of == ""
+	return v.Of == "" && !v.Twins
 }
 
 // Seen contains the facts that an inspection of a disk has found.
