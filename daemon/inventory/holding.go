@@ -194,10 +194,12 @@ func (a *allocations) listedByKubelet(e *entry) {
 		_ = a.apply(e, lease.Event{Name: lease.Allocate})
 	case len(e.checkpointPods) == 0:
 		a.resend[e.listResource()] = true
+	case a.keepsData(e) && !e.heldAsShares() && (e.lease.State != lease.Free || !a.ownsContent(e)):
+		// The data may be this pod's or an earlier pod's. metalplug starts no container with such a disk and does not erase it.
+		_ = a.apply(e, lease.Event{Name: lease.Allocate})
+		_ = a.apply(e, lease.Event{Name: lease.Changed, Reason: "metalplugd did not see the start of the pod"})
 	default:
-		// Without evidence that the disk was unused before, the content is not treated as the pod's.
-		residue := e.lease.Residue || e.lease.State == lease.Free && a.ownsContent(e)
-		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: residue})
+		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: a.ownsContent(e)})
 	}
 }
 
@@ -312,7 +314,7 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
 	case len(e.Claims) > 0:
 		return e
-	case !e.lease.Held() || e.lease.First(known.Pods):
+	case !e.lease.Held():
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call to Allocate
 	}
 	e.holdAs(known.As)

@@ -255,7 +255,7 @@ func (x *explorer) books(w *world) {
 	case w.pod == noPod:
 	case w.ran && !known: // the state was lost
 		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
-	case !l.Held() || l.First(w.pod.names()): // the daemon ended before it could record the Allocate
+	case !l.Held(): // the daemon ended before it could record the Allocate
 		x.apply(w, lease.Event{Name: lease.Allocate})
 	}
 }
@@ -306,7 +306,8 @@ func (x *explorer) kubelet(w world) {
 	x.startOf(w, w.pod.names())
 	if l := w.mem.lease(); !x.calm {
 		x.startOf(w, nil)
-		if l.Hold == lease.Due { // the checkpoint still names earlier pods
+		x.startOf(w, []string{"z"}) // the checkpoint names a pod of long ago
+		if l.Hold == lease.Due {    // the checkpoint still names earlier pods
 			x.startOf(w, l.Tenants)
 		}
 	}

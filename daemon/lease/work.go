@@ -56,13 +56,14 @@ func (l Lease) startedFor(tenants []string) bool {
 // Preparation returns the work to do before a container starts. The parameter "first" is the result of [Lease.First]. The
 // parameter "same" is true if the disk still has the medium of the tenant's earlier containers. While the node was down, another
 // machine may have used the disk. After a reboot, metalplug therefore attributes the content to a tenant only if this tenant
-// starts again.
+// starts again. If a container was started since the last allocation, another tenant in the checkpoint does not prove that the
+// content is an earlier tenant's. The checkpoint may have been outdated at that start.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
 	// The kubelet may have given the disk to the next pod before the clean-up. Such a disk is erased here.
-	case first && l.Residue && r.Scrubs && l.Hold != Interrupted:
+	case l.Hold == Due && l.Residue && r.Scrubs:
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant
