@@ -79,7 +79,9 @@ func (b *Book) SameBoot(presence string) bool {
 func (b *Book) Split(medium string) { b.records[medium] = &Evidence{Twins: true} }
 
 // HasTwins reports whether two disks have claimed the same medium in this boot.
-func (b *Book) HasTwins(medium string) bool { return b.records[medium] != nil && b.records[medium].Twins }
+func (b *Book) HasTwins(medium string) bool {
+	return b.records[medium] != nil && b.records[medium].Twins
+}
 
 // Restore adds the evidence that the last run of metalplugd has saved. Some adoptions end when the node reboots. Restore returns
 // the media of these adoptions.
