@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,6 +58,8 @@ func (s *story) stub(fault string) *stub {
 		kube: s.cluster.Client, fault: fault, name: filepath.Base(dir) + ".example.com", node: label, dir: dir,
 		prepared: make(map[string]int), owners: make(map[string]string),
 	}
+	_, err = d.kube.CoreV1().Nodes().Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: label}}, metav1.CreateOptions{})
+	s.must(err)
 	s.must(os.Mkdir(d.cdi(), 0o755))
 	s.must(d.start())
 	return d
@@ -113,6 +116,7 @@ func (d *stub) pause() {
 func (d *stub) close() {
 	d.pause()
 	_ = d.unpublish() // another stub has another name
+	_ = d.kube.CoreV1().Nodes().Delete(context.Background(), d.node, metav1.DeleteOptions{})
 }
 
 func (d *stub) restart() error {

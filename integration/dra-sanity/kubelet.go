@@ -52,6 +52,8 @@ type sanity struct {
 	claims []*claim
 	shared map[device]capacity // what a claim consumes of a device that several claims can have
 	plugin *plugin             // nil if not connected
+	silent bool                // the last wait for the socket failed
+	bare   bool                // the last wait for a device in the slices failed
 }
 
 // trial is one run of a check. Its method must ends the run, as [testing.T.FailNow] does.
@@ -95,6 +97,18 @@ func (s *sanity) try(ctx context.Context, c check) (outcome, detail string) {
 	return passed, c.run(trial{s, ctx})
 }
 
+// found calls try until try succeeds or the time limit has passed. If the last wait failed, found calls try only once, because
+// otherwise each check would wait for a driver that is not there.
+func (t trial) found(failed *bool, try func() error) error {
+	limit := t.timeout
+	if *failed {
+		limit = 0
+	}
+	err := t.await(limit, try)
+	*failed = err != nil
+	return err
+}
+
 // await calls try until try succeeds or the time limit has passed. It returns the last result of try. The pause between two calls
 // doubles, because many requests would delay the work for which they wait.
 func (t trial) await(limit time.Duration, try func() error) error {
@@ -125,7 +139,7 @@ func (t trial) connect() (*plugin, error) {
 	if t.plugin != nil {
 		return t.plugin, nil
 	}
-	if err := t.await(t.timeout, t.register); err != nil {
+	if err := t.found(&t.silent, t.register); err != nil {
 		return nil, err
 	}
 	p := t.plugin
@@ -159,10 +173,13 @@ func (t trial) register() error {
 		t.plugin = &plugin{socket: socket, info: info, registry: conn}
 		return fs.SkipAll
 	})
-	if t.plugin == nil {
-		return errors.Join(missing, err)
+	switch {
+	case t.plugin != nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w", missing, err)
 	}
-	return nil
+	return missing
 }
 
 func dial(socket string) (*grpc.ClientConn, error) {
@@ -315,7 +332,9 @@ func (t trial) command(flag, command string) {
 	t.disconnect()
 	ctx, cancel := context.WithTimeout(t.ctx, t.timeout)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); ctx.Err() != nil {
+		t.fail("the command of --%s took longer than --timeout %v: %s", flag, t.timeout, out)
+	} else if err != nil {
 		t.fail("the command of --%s failed: %w: %s", flag, err, out)
 	}
 	t.must(t.await(t.timeout, func() error {

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -35,7 +36,8 @@ const help = `dra-sanity checks a DRA driver in place of the kubelet. Run it as 
 It prepares and releases devices that are in no claim. A driver that erases disks erases them. It deletes the ResourceSlices of the
 driver on the node once, as each start of the kubelet does. Its claims and pods have names that begin with "dra-sanity-".
 
-Exit codes: 0 no check failed; 1 a check failed, or none was run; 2 invalid command line.
+Exit codes: 0 no check failed; 1 a check failed, or none was run, or dra-sanity was interrupted; 2 invalid command line, or the API
+server does not return the Node.
 
 `
 
@@ -106,6 +108,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil && !*list {
 		s.kube, err = connect(*kubeconfig)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err == nil && !*list {
+		if _, err = s.kube.CoreV1().Nodes().Get(ctx, o.node, metav1.GetOptions{}); err != nil {
+			err = fmt.Errorf("read the Node of --node: %w", err)
+		}
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "dra-sanity: %v\nSee 'dra-sanity --help'.\n", err)
 		return exitUsage
@@ -116,8 +125,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	return s.report(ctx, chosen, *format == "json", stdout)
 }
 
@@ -142,6 +149,9 @@ func (s *sanity) report(ctx context.Context, chosen *regexp.Regexp, asJSON bool,
 		began := time.Now()
 		r := result{Check: c.name, Rule: c.rule, Source: c.source}
 		r.Outcome, r.Detail = s.try(ctx, c)
+		if ctx.Err() != nil {
+			r.Outcome, r.Detail = skipped, "interrupted"
+		}
 		r.Time = fmt.Sprintf("%.2f s", time.Since(began).Seconds())
 		count[r.Outcome]++
 		all = append(all, r)

@@ -65,7 +65,7 @@ func complete(all []resourceapi.ResourceSlice) error {
 
 // published waits until all pools are complete and have a device, and returns their slices.
 func (t trial) published() (all []resourceapi.ResourceSlice) {
-	t.must(t.await(t.timeout, func() (err error) {
+	t.must(t.found(&t.bare, func() (err error) {
 		if all, err = t.slices(); err == nil && len(names(all)) == 0 {
 			err = fmt.Errorf("the ResourceSlices of %s for %s have no device", t.driver, t.node)
 		}
