@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
@@ -39,17 +37,11 @@ func (d *doctor) checkClaims() (fine string) {
 	d.checkSocket(filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
 		"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e")
 	who, problem, _ := strings.Cut(unit["StatusText"], "; ")
-	_, until, _ := strings.Cut(who, " until ")
-	end, err := time.Parse(api.TimeFormat, until[:min(len(until), len(api.TimeFormat))])
-	switch {
-	case err == nil && time.Now().After(end):
-		d.fail(renewIdentity, "the identity of metalplug-dra has expired: metalplug-dra %s", who)
-	case problem != "":
+	if problem != "" {
 		d.fail(renewIdentity, "metalplug-dra %s: %s", who, problem)
-	default:
-		return "metalplug-dra " + cmp.Or(who, "is running")
+		return ""
 	}
-	return ""
+	return "metalplug-dra " + cmp.Or(who, "is running")
 }
 
 // showUnit returns the properties SubState and StatusText of a unit. Without systemd, showUnit returns no properties.

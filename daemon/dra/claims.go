@@ -40,6 +40,9 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 		if errors.Is(results[i].Err, api.ErrNoAnswer) {
 			return nil, results[i].Err
 		}
+		if results[i].Err != nil {
+			d.Log.Warn("claim refused", "action", "prepare", "err", fmt.Errorf("claim %s of %s/%s: %w", claim.UID, claim.Namespace, claim.Name, results[i].Err))
+		}
 		answer[claim.UID] = results[i]
 	}
 	return answer, nil
@@ -62,7 +65,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		case g.Pool != d.Node:
 			return nil, fmt.Errorf("device %s is in pool %s, not on this node", g.Device, g.Pool)
 		case !known:
-			return nil, fmt.Errorf("metalplugd has no device %s", g.Device)
+			return nil, fmt.Errorf("metalplugd does not have the device %s of the claim -> restore the device, or delete the pod and its claim", g.Device)
 		}
 		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, ShareID: g.ShareID})
 		i := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })

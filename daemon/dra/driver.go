@@ -278,16 +278,11 @@ func (d *driver) checkSharing(ctx context.Context, last sharing) sharing {
 func (d *driver) fetch(ctx context.Context) (state, error) {
 	var status api.Status
 	var devices []api.Device
-	if err := d.client.Get(ctx, "/v1/status", &status); err != nil {
-		return state{}, err
+	err := cmp.Or(d.client.Get(ctx, "/v1/status", &status), d.client.Get(ctx, "/v1/devices", &devices))
+	if err == nil && !status.Ready {
+		err = errors.New("metalplugd has just started, and has not inspected all devices yet")
 	}
-	if !status.Ready {
-		return state{}, errors.New("metalplugd has just started, and has not inspected all devices yet")
-	}
-	if err := d.client.Get(ctx, "/v1/devices", &devices); err != nil {
-		return state{}, err
-	}
-	return newState(status.Resources, devices), nil
+	return newState(status.Resources, devices), err
 }
 
 // HandleError stops the driver, because a gRPC server for the kubelet has failed.

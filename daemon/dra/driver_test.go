@@ -311,7 +311,7 @@ func TestRefused(t *testing.T) {
 		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: DriverName}},
 	}}
 	for text, c := range map[string]*resourceapi.ResourceClaim{
-		"being erased": claim(result), "has no device a-3": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
+		"being erased": claim(result), "does not have the device a-3": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
 	} {
 		if got := prepared(t, d, c).Err; got == nil || !strings.Contains(got.Error(), text) {
 			t.Errorf("the error is %v, not %q", got, text)

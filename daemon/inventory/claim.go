@@ -68,7 +68,7 @@ func (l *loop) claimable(id, claim string) error {
 	case s.Reason == verdict.BeingCleared:
 		return ErrClearing
 	case !s.Healthy, s.Barred != "" && len(others) == 0: // a device is cleaned up only after its last claim has ended
-		return fmt.Errorf("unhealthy: %s", cmp.Or(s.Reason, s.Barred))
+		return errors.New(cmp.Or(s.Reason, s.Barred))
 	}
 	return nil
 }

@@ -32,9 +32,6 @@ func identity(file, token, user string, used chan<- struct{}, refused *atomic.Bo
 	}
 	var overrides clientcmd.ConfigOverrides
 	if token != "" {
-		if _, err := os.ReadFile(token); err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
-		}
 		// Ignore the user in the kubeconfig, because it may name files that only the kubelet can read. client-go reads the token
 		// file again for the first request after a minute.
 		kubeconfig.AuthInfos["token"] = &clientapi.AuthInfo{TokenFile: token, Impersonate: user}
@@ -42,7 +39,7 @@ func identity(file, token, user string, used chan<- struct{}, refused *atomic.Bo
 	}
 	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, &overrides).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, fmt.Errorf("read the kubeconfig and the token: %w", err)
 	}
 	config.QPS, config.Burst, config.UserAgent = 100, 200, "metalplug-dra/"+version
 	config.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, used, refused} })
@@ -67,32 +64,44 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // described returns a text for systemd's status line and the journal. The text contains the user of an identity, and when the
-// identity expires. described does not check the identity, because only the API server can do so.
-func described(c *rest.Config) string {
+// identity expires. If the identity itself shows that it is not valid on this node, flaw is the reason. Otherwise, only the API
+// server can check the identity.
+func described(c *rest.Config, node string) (text, flaw string) {
 	if c.BearerTokenFile == "" {
 		files := rest.CopyConfig(c)  // in c itself, the content of the files would hide a renewed certificate
 		_ = rest.LoadTLSFiles(files) // a later connection reports the error
 		if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
-			return fmt.Sprintf("acts as %s until %s, with a certificate", chain[0].Subject.CommonName, chain[0].NotAfter.UTC().Format(api.TimeFormat))
+			until, flaw := expiry(chain[0].NotAfter)
+			return "acts as " + chain[0].Subject.CommonName + until + ", with a certificate", flaw
 		}
-		return "acts as the user of the kubeconfig"
+		return "acts as the user of the kubeconfig", ""
 	}
 	var claims struct { // RFC 7519, section 4.1, and pkg/serviceaccount/claims.go of Kubernetes
 		Sub     string
 		Exp     int64                                // seconds since 1970
 		Cluster struct{ Node struct{ Name string } } `json:"kubernetes.io"`
 	}
-	token, _ := os.ReadFile(c.BearerTokenFile) // identity has read the file before
-	if parts := strings.Split(string(token), "."); len(parts) == 3 {
-		payload, _ := base64.RawURLEncoding.DecodeString(parts[1])
-		_ = json.Unmarshal(payload, &claims) // tokens that Kubernetes did not issue have another form
+	token, _ := os.ReadFile(c.BearerTokenFile) // client-go reads the file and reports the error
+	payload, _ := base64.RawURLEncoding.DecodeString(strings.Split(string(token)+".", ".")[1])
+	_ = json.Unmarshal(payload, &claims) // tokens that Kubernetes did not issue may have another form
+	until, flaw := expiry(time.Unix(claims.Exp, 0))
+	name := claims.Cluster.Node.Name
+	if name != "" {
+		until += " or until the Node " + name + " is deleted"
 	}
-	text := "acts as " + cmp.Or(c.Impersonate.UserName, claims.Sub, "the user of the token")
-	if claims.Exp != 0 {
-		text += " until " + time.Unix(claims.Exp, 0).UTC().Format(api.TimeFormat)
+	if name != node && strings.HasPrefix(claims.Sub, "system:serviceaccount:") && name+c.Impersonate.UserName != "" {
+		flaw = cmp.Or(flaw, "the token is not bound to the Node "+node+" -> set --node, or create a token for this node")
 	}
-	if name := claims.Cluster.Node.Name; name != "" {
-		text += " or until the Node " + name + " is deleted"
+	return "acts as " + cmp.Or(c.Impersonate.UserName, claims.Sub, "the user of the token") + until + ", with a token", flaw
+}
+
+// expiry returns the time when an identity expires, and a flaw if this time has passed. A token without an expiry date has the
+// Unix time 0.
+func expiry(end time.Time) (until, flaw string) {
+	if end.Unix() == 0 {
+		return "", ""
+	} else if now := time.Now(); now.After(end) {
+		flaw = "the identity has expired, because the clock of this node shows " + now.UTC().Format(api.TimeFormat)
 	}
-	return text + ", with a token"
+	return " until " + end.UTC().Format(api.TimeFormat), flaw
 }

@@ -4,11 +4,13 @@ package main
 
 import (
 	"encoding/base64"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"k8s.io/client-go/rest"
 )
@@ -57,23 +59,37 @@ current-context: x
 					t.Errorf("after the answer %d, the identity is refused: %v", code, refused.Load())
 				}
 			}
-			if got, want := described(config), "acts as system:node:a, with a token"; got != want {
-				t.Errorf("%q, want %q", got, want)
+			if got, flaw := described(config, "a"); got != "acts as system:node:a, with a token" || flaw != "" {
+				t.Errorf("%q, with the flaw %q", got, flaw)
+			}
+			// With an empty token, the unit must not restart forever.
+			if err := os.Truncate(token, 0); err != nil || run([]string{"--kubeconfig=" + kubeconfig, "--token=" + token}, io.Discard, io.Discard) != exitConfig {
+				t.Errorf("the driver did not refuse an empty token: %v", err)
 			}
 		})
 	}
 }
 
-// The description of a token has what an operator must know to renew it in time.
+// The description of a token has what an operator must know to renew it in time. The flaw shows why the API server refuses the
+// token. In the bubble, the clock of the node shows the year 2000.
 func TestTokenIsDescribed(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	const payload = `{"aud": ["x"], "exp": 1795000000, "kubernetes.io": {"namespace": "metalplug", "node": {"name": "a", "uid": "1"}}, "sub": "system:serviceaccount:metalplug:metalplug-dra"}`
-	token := "e30." + base64.RawURLEncoding.EncodeToString([]byte(payload)) + ".c2lnbmF0dXJl"
-	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	const want = "acts as system:serviceaccount:metalplug:metalplug-dra until 2026-11-18 11:06:40Z or until the Node a is deleted, with a token"
-	if got := described(&rest.Config{BearerTokenFile: file}); got != want {
-		t.Errorf("%q, want %q", got, want)
+	const account, wrong = "system:serviceaccount:metalplug:metalplug-dra", "the token is not bound to the Node b -> set --node, or create a token for this node"
+	for payload, c := range map[string]struct{ node, user, want, flaw string }{
+		`"exp": 1795000000, "kubernetes.io": {"node": {"name": "a"}}`: {"a", "", " until 2026-11-18 11:06:40Z or until the Node a is deleted", ""},
+		`"exp": 900000000`:                         {"a", "", " until 1998-07-09 16:00:00Z", "the identity has expired, because the clock of this node shows 2000-01-01 00:00:00Z"},
+		`"kubernetes.io": {"node": {"name": "a"}}`: {"b", "", " or until the Node a is deleted", wrong},
+		`"kubernetes.io": {}`:                      {"b", account, "", wrong},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "token")
+			token := "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"sub": "`+account+`", `+payload+"}")) + ".c2lnbmF0dXJl"
+			if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got, flaw := described(&rest.Config{BearerTokenFile: file, Impersonate: rest.ImpersonationConfig{UserName: c.user}}, c.node)
+			if want := "acts as " + account + c.want + ", with a token"; got != want || flaw != c.flaw {
+				t.Errorf("%q with the flaw %q, want %q with %q", got, flaw, want, c.flaw)
+			}
+		})
 	}
 }

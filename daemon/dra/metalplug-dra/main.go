@@ -43,9 +43,6 @@ Exit codes: 0 success; 1 a part failed; 2 invalid command line; 78 invalid kubec
 
 `
 
-// refusal is the reason for the operator if the API server refuses the identity.
-var refusal = map[bool]string{true: "the API server refuses the identity"}
-
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
@@ -69,6 +66,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	user := map[bool]string{true: "system:node:" + *node}[*impersonate] // user that the token impersonates, or ""
 	used, refused := make(chan struct{}, 1), new(atomic.Bool)
 	config, err := identity(*kubeconfig, *token, user, used, refused)
+	var kube *kubernetes.Clientset
+	if err == nil {
+		kube, err = kubernetes.NewForConfig(config)
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, "metalplug-dra:", err)
 		return exitConfig
@@ -76,16 +77,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
 	klog.SetSlogLogger(log.Logger)
-	log.Info("identity read", "detail", described(config))
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		log.Error("stopped", "err", err)
-		return exitFailed
-	}
+	who, _ := described(config, *node)
+	log.Info("identity read", "detail", who)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
+	var logged atomic.Value      // last flaw of the identity
 	note := func(problem string) {
-		_ = systemd.Status(strings.TrimSuffix(described(config)+"; "+cmp.Or(problem, refusal[refused.Load()]), "; "))
+		who, flaw := described(config, *node)
+		if logged.Swap(flaw) != flaw && flaw != "" {
+			log.Warn("identity invalid", "reason", flaw)
+		}
+		_ = systemd.Status(strings.TrimSuffix(who+"; "+cmp.Or(flaw, problem, map[bool]string{true: "the API server refuses the identity"}[refused.Load()]), "; "))
 	}
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note, Used: used}
 	if passed := sockets.Listeners(); len(passed) > 0 {
