@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// endpoints manages the running endpoints. Each resource has one endpoint, unless DRA serves the resource. A reload affects only
-// the endpoints of resources that have changed.
+// The type endpoints starts, restarts and stops endpoints. Each resource has one endpoint, unless DRA serves the resource. A
+// reload affects only the endpoints of resources that have changed.
 type endpoints struct {
 	create   func(config.Resource) *plugin.Endpoint
 	changed  chan struct{} // has a buffer of one, filled when an endpoint is added or removed, or its registration changes

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. DEVPATH is not one of them, but
+// Properties contains a device's udev properties, such as DEVNAME and ID_SERIAL. DEVPATH is not one of them, but
 // [Device.Property] returns it. Properties are immutable and can be compared with ==. The zero value has no properties.
 //
 // The properties are stored as one text, as udevd sends them, instead of as a map. Twenty properties take 0.5 KiB as text

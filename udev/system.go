@@ -18,7 +18,7 @@ type Options struct {
 	// [Open] opens the log itself, and reading begins with the next new message.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
-	// Cgroup is the mount point of cgroup v2, which contains the cgroup of udevd's unit. If it is empty, /sys/fs/cgroup is used.
+	// Cgroup is the mount point of cgroup v2, which contains the cgroup of udevd's unit, or empty for /sys/fs/cgroup.
 	Cgroup string
 }
 

@@ -152,7 +152,7 @@ func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
 
-// ok adds a finding that the checked part works.
+// ok adds a finding of level ok, which means that the checked part works.
 func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
 // skip adds a finding, with a remedy, that the check was not possible.

@@ -16,9 +16,9 @@ import (
 // driverProgram is where the package metalplug-dra installs its program.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
-// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, checkClaims adds no
-// finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running.
-// The driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
+// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra", and otherwise adds no finding.
+// systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
+// driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
 // identity in the status line of its unit. If the driver cannot publish the devices, this line ends with the reason.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {

@@ -34,7 +34,7 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 const retryPause = 500 * time.Millisecond
 
 // follow calls handle for each event, until the command ends or handle returns an error. If metalplugd stops after it has
-// answered, follow prints a note and waits until metalplugd runs again. The next event is then "listening".
+// answered, follow prints a note and waits until metalplugd runs again, which causes the event "listening".
 func (o *clientOptions) follow(cmd *cobra.Command, answered bool, handle func(api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {

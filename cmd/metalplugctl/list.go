@@ -90,7 +90,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 	}
 }
 
-// nameOf returns the ID of a device, or its kernel name if it has no ID. The command "why" accepts both.
+// nameOf returns the ID of a device, or its kernel name if it has no ID, because the command why accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
 // byUrgency sorts devices with a problem to the start, and devices that are not offered to the end.

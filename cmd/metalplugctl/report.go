@@ -127,7 +127,7 @@ func (b *bugReport) hideUser(c *api.Cordon) {
 	}
 }
 
-// pciAddress matches the ID of a device whose only identity is its PCI address. Such an ID is not masked.
+// pciAddress matches the ID of a device without another identity than its PCI address, which is not masked.
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
 
 // hideDevice masks the identity in a device ID, but not the prefix that names the class.

@@ -146,8 +146,8 @@ func clean(text string) string {
 	}, text)
 }
 
-// cleanLines returns the text of an error without control characters. Such characters may come from an argument, or from a name
-// that hardware provides.
+// cleanLines returns the text of an error without control characters, which may come from an argument, or from a name that
+// hardware provides.
 func cleanLines(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {

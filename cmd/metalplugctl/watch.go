@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawInterval is the minimum time between two redraws. A person cannot read faster.
+// redrawInterval is the minimum time between two redraws, because a person cannot read faster.
 const redrawInterval = 100 * time.Millisecond
 
 // watchCommand redraws the list after each change. Each redraw requests the whole list, so the list is correct even if an event

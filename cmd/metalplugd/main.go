@@ -98,8 +98,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checked prints problems with CDI and with vendor units, which a valid configuration may still have. checked returns the exit
-// code.
+// checked prints problems with CDI and with vendor units, which a valid configuration may still have, and returns the exit code.
 func checked(c config.Config, stderr io.Writer) int {
 	if err := daemon.CheckCDI(c); err != nil { // "systemctl reload" runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)

@@ -101,7 +101,8 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose makes one more item of the first kind the first in a set. The choice is the item that reduces the sum of costs the most.
+// choose selects another item of the first kind to begin a set. The selected item is the one that reduces the sum of costs the
+// most.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0

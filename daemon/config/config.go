@@ -89,9 +89,9 @@ type Paths struct {
 
 // Hardware is the table [hardware], which sets the source of the devices.
 type Hardware struct {
-	// Recording is the absolute path of the recording that replaces this machine's hardware. If it is empty, devices come
-	// from udev. In a file, the key is source = "recording:PATH", and the default is source = "udev". A relative PATH is
-	// relative to the directory of the main file, even in a drop-in.
+	// Recording is the absolute path of the recording that replaces this machine's hardware. If Recording is empty, devices come
+	// from udev. In a file, the key is source = "recording:PATH", and the default is source = "udev". A relative PATH is relative
+	// to the directory of the main file, even in a drop-in.
 	Recording string
 }
 
@@ -138,9 +138,9 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional reports whether the resource is registered only after it has had a device. Optional is true for built-in resources
-	// that no file names. A resource that a file names is always registered. While it has no devices, pods that request it do not
-	// start.
+	// Optional means that the resource is not registered until it has had a device. Optional is true for built-in resources that
+	// no file names. A resource that a file names is always registered, but pods that request it do not start while it has no
+	// devices.
 	Optional bool
 }
 

@@ -17,10 +17,10 @@ import (
 )
 
 // Load reads a configuration file, and after it the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
-// later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that
-// resource key by key. The tables match, exclude and env are each replaced as a whole. The resources that the files name
-// come first, in the order of the files. The other built-in resources follow. The file must exist unless it is
-// [DefaultFile]. Any error is a [Problems]. After an error, the returned Config still contains the names of the files.
+// later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that resource
+// key by key. The tables match, exclude and env are each replaced as a whole. The resources that the files name come first, in
+// the order of the files, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. Any error is
+// a [Problems]. After an error, the returned Config still contains the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}

@@ -112,8 +112,7 @@ func takeKinds(t *table, p *Paths) {
 	}
 }
 
-// The kubelet has two sockets with the file name kubeletSocket. One serves the PodResources API, and the other accepts
-// registrations.
+// The kubelet has two sockets with the file name kubeletSocket, one for the PodResources API and one for registrations.
 const kubeletSocket = "kubelet.sock"
 
 // takeHardware reads [hardware].

@@ -21,7 +21,8 @@ import (
 )
 
 // maxReasonLen is the maximum length of a cordon's reason in bytes. The length is limited because the reason must fit into tables
-// and pod statuses. maxLoginLen is the maximum length of a login name in bytes. useradd(8) allows 32 bytes.
+// and pod statuses. maxLoginLen is the maximum length of a login name in bytes, and leaves a margin above the 32 bytes that
+// useradd(8) allows.
 const (
 	maxReasonLen = 200
 	maxLoginLen  = 64

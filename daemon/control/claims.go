@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
-// ErrWorking means that the devices of a claim are still being reset or erased. The client must repeat its request.
+// ErrWorking means that the devices of a claim are still being reset or erased, so the client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
 // ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims, and

@@ -198,7 +198,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, s.routes())
 }
 
-// ServeMetrics serves only /metrics, to any client, until ctx ends. ServeMetrics closes l.
+// ServeMetrics serves /metrics, and no other path, to any client until ctx ends. ServeMetrics closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())

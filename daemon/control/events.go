@@ -114,9 +114,8 @@ func (f *follower) look() (events []api.Event) {
 	return events
 }
 
-// difference returns the events between two snapshots, for each device. Snapshots share devices that have not changed, so
-// it is enough to compare pointers. If a device is only in the first snapshot, it was removed, and nothing more is known
-// about it.
+// difference returns the events between two snapshots, for each device. Snapshots share devices that have not changed, so it is
+// enough to compare pointers. A device that is missing from the second snapshot was removed, and nothing more is known about it.
 func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod) []api.Event {
 	was := make(map[string]*inventory.Status)
 	for d := range before.All() {

@@ -6,7 +6,7 @@ package device
 // lost. A device that is in use or contains data must not be offered.
 //
 // Package sysfs reads the kernel's files, which show whether the host uses a disk. Data on an unused disk appears only in udev's
-// database, which may be out of date. These checks are therefore only a first filter. metalplug-reset makes the final check by
+// database, which may be out of date. These checks are therefore a first filter, and metalplug-reset makes the final check by
 // opening the disk exclusively.
 
 import (

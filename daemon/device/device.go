@@ -129,8 +129,7 @@ type Class struct {
 	Warning func(*Host, Device) string
 	// Target describes the device for a helper. Target returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
-	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is
-	// enough.
+	// NeedsAll means that all PCI functions of a healthy device must be healthy, instead of at least one.
 	NeedsAll bool
 	// Notice returns a mark for an event that reports the start or end of a fault that sysfs does not show. Notice is called for
 	// every event on the machine.

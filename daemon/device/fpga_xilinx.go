@@ -16,10 +16,10 @@ package device
 //
 // Nodes: with XRT, a container gets the render node. A container never gets /dev/xclmgmtN, because a process can program the card
 // through this node. However, class node can offer this node. With xdma, a container gets the nodes that are intended for users
-// of the design. These nodes are "user", "bypass", "events", and the DMA channels "h2c" and "c2h". Three kinds of nodes are never
+// of the design, which are "user", "bypass", "events", and the DMA channels "h2c" and "c2h". Three kinds of nodes are never
 // added. Through the node "control", a process can make a DMA engine read and write any memory. The node "xvc" gives access to
 // the FPGA's debug interface. The nodes "bypass_h2c" and "bypass_c2h" give access to the descriptors of the engines. The number
-// in xdmaN depends on the order of discovery. No link stays correct when these numbers change.
+// in xdmaN depends on the order of discovery, and no link stays correct when the numbers change.
 
 import (
 	"errors"

@@ -28,8 +28,8 @@ package device
 // gpu_amd.go add other nodes.
 //
 // Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would not survive a reset of
-// the PCI function. The reset method "pci" is only for drivers that survive such a reset (daemon/reset/pci.go, resetSafeDrivers).
-// Such a reset takes 0.1 s.
+// the PCI function. The reset method "pci" is for drivers that survive a reset of the PCI function (daemon/reset/pci.go,
+// resetSafeDrivers). A reset of the PCI function takes 0.1 s.
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
 // nodes.
@@ -82,8 +82,8 @@ const (
 	vendorAMD    = "1002"
 )
 
-// Drivers and vendors of display adapters in virtual machines and management controllers. Such an adapter cannot compute, but has
-// the same PCI class as a GPU. virtio-gpu even has a render node, and has the class 0x0380 like data-centre GPUs.
+// Drivers and vendors of display adapters in virtual machines and management controllers, which have the same PCI class as a GPU
+// but cannot compute. virtio-gpu even has a render node, and has the class 0x0380 like data-centre GPUs.
 const (
 	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
@@ -128,8 +128,8 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The display adapter that the firmware used at boot may have a driver that cannot render. Such an adapter serves only the
-	// console.
+	// The display adapter that the firmware used at boot may have a driver that cannot render, so that the adapter serves the
+	// console and nothing else.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the console display (boot_vga), without a render node")

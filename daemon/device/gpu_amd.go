@@ -102,8 +102,8 @@ func kfdNodes(h *Host, function string) []string {
 }
 
 // kfdAt reports whether a location in the topology belongs to the PCI function with the given address. The low 16 bits of a
-// location contain the bus, device and function. The location of a partition also contains the number of the partition. Some
-// kernels store this number in place of the function. Other kernels store it in the upper four bits of the location.
+// location contain the bus, device and function. The location of a partition also contains the number of the partition, in place
+// of the function or, with other kernels, in the upper four bits of the location.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64

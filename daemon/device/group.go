@@ -41,13 +41,14 @@ type Group struct {
 // names reports whether one of the patterns matches a node.
 func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
 
-// rank returns the index of the first pattern that matches a node, or -1. The optional patterns come last.
+// rank returns the index of the first pattern that matches a node, or -1. The indexes of the optional patterns follow those of
+// the required ones.
 func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error if a required pattern matches no member. The error names these patterns. The map
-// "taken" contains the nodes of other devices, with their owners.
+// missing returns an [ErrIncomplete] error that names the required patterns without a matching member, or nil. The map taken
+// contains the nodes of other devices, with their owners.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -247,7 +248,7 @@ func usbIdentity(h *Host, sysPath string) []string {
 }
 
 // linksBeside returns all links in the directories where udev's rules create links to nodes of the same kind. For example, links
-// to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to other nodes.
+// to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. The result includes links to other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

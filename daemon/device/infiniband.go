@@ -17,8 +17,8 @@ package device
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
 // state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA
 // device belongs to a single network namespace. For a pod with its own network namespace, the network plugin must then move the
-// device into this namespace. Otherwise, ib_uverbs_open returns EPERM. This mode causes only a warning, because pods in the
-// host's network namespace can still open the devices.
+// device into this namespace, because ib_uverbs_open returns EPERM otherwise. The exclusive mode causes no more than a warning,
+// because pods in the host's network namespace can still open the devices.
 //
 // Nodes: a container gets /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
 // connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
@@ -45,7 +45,7 @@ var InfiniBand = Class{
 	Name:  InfiniBandName,
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
-	// In sysfs, the device that has the node is a sibling of the subject. This sibling appears before the subject.
+	// In sysfs, the device that has the node is a sibling of the subject, and appears before the subject.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "infiniband_mad"},
@@ -183,8 +183,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 }
 
 // rdmaNodes returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. These devices are
-// below the PCI function of the RDMA device. With the driver rxe, these devices are among the virtual devices. The attribute
-// "ibdev" of such a device contains the current name of the RDMA device.
+// below the PCI function of the RDMA device or, with the driver rxe, among the virtual devices. The attribute "ibdev" of such a
+// device contains the current name of the RDMA device.
 func rdmaNodes(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

@@ -169,7 +169,8 @@ func functionsOf(hardware []string) (functions []string) {
 }
 
 // hardwareOf returns the sysfs paths of the hardware that a device consists of. For a VFIO group, these are the devices in the
-// group, sorted by address. For an NVMe namespace, they are its controllers. Any other device is itself the hardware.
+// group, sorted by address. For an NVMe namespace, they are its controllers. For any other device, the result is the device
+// itself.
 func hardwareOf(h *Host, d Device) (hardware []string) {
 	for _, u := range d.nodes() {
 		paths := append(vfioFunctions(h, u), h.NVMeControllers(u.SysPath)...)

@@ -3,16 +3,16 @@
 package device
 
 // This file handles class node. metalplug offers a device of this class only if a rule selects the device. A rule can select any
-// device that has a node and belongs to no other class. Examples are serial adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA
-// work queues, and disks. group.go handles sets of nodes that form one device.
+// device that has a node and belongs to no other class, such as a serial adapter, a camera, /dev/kvm, a VFIO group, a DSA or IAA
+// work queue, or a disk. group.go handles sets of nodes that form one device.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
 // Identity: the serial number, which stays the same when the device moves to another port. A device without a serial number is
 // identified by its path through the buses, which belongs to the port. A device without such a path is identified by the name of
-// its node. This name is sufficient for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these
-// values. See node_identity.go.
+// its node, which is sufficient for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values.
+// See node_identity.go.
 //
 // Health: the node must exist, and the checks in pci_health.go must succeed for the PCI function above it. A VFIO group is
 // unhealthy if one of its functions is unhealthy.
@@ -58,8 +58,8 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u)}}, nil
 }
 
-// forbidden returns an error if a node gives access to more than the device itself, for example to a disk that this host uses.
-// Rules cannot overrule this error.
+// forbidden returns an error, which rules cannot overrule, if a node gives access to more than the device itself, for example to
+// a disk that this host uses.
 func forbidden(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {

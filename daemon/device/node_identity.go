@@ -61,7 +61,7 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 }
 
 // nodeMember returns a text that distinguishes a node from the other nodes of the same device. The text contains a number if a
-// device can have several nodes of this kind. Examples are partitions, ports of a serial adapter and nodes of a camera. For other
+// device can have several nodes of this kind, such as partitions, ports of a serial adapter or nodes of a camera. For other
 // nodes, the text is the name of the kind, or empty.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {

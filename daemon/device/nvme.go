@@ -51,7 +51,7 @@ var NVMe = Class{
 	Doc:   "NVMe namespaces",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{
-		// The controllers report the state. With multipathing, they are not above the disk in sysfs.
+		// The controllers report the state, but with multipathing they are not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
 		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk, and appears after the disk

@@ -12,8 +12,8 @@ package device
 // stays healthy. A nonfatal error may show only that a function does not support a request. From all other nonfatal errors, the
 // driver can recover. If the recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
 //
-// A link causes a warning if it has fewer lanes than both of its ends support. Such a link works, but its contacts may be worn or
-// dirty. The link speed is not checked, because an idle link runs at a lower speed (ASPM).
+// A link causes a warning if it has fewer lanes than both of its ends support, because its contacts may be worn or dirty. The
+// link speed is not checked, because an idle link runs at a lower speed (ASPM).
 
 import (
 	"fmt"

@@ -16,8 +16,8 @@ var (
 	// ErrExcluded means that containers must not get the device in its present state. For example, the device is read-only or
 	// assigned to virtual machines, or its parts are offered instead. A rule cannot overrule this reason.
 	ErrExcluded = errors.New("not for containers")
-	// ErrByName means that containers do not need this kind of device. An example is the display adapter of a management
-	// controller. A rule that names the device exactly overrules this reason.
+	// ErrByName means that containers do not need this kind of device, such as the display adapter of a management controller. A
+	// rule that names the device exactly overrules this reason.
 	ErrByName = errors.New("offered only if a rule names it")
 	// ErrInUse means that this host uses the device. While a pod holds the device, the inventory ignores ErrInUse and [ErrData],
 	// because the pod may have caused them.
@@ -32,7 +32,7 @@ var (
 	ErrUnanswered = errors.New("no answer")
 	// ErrUnproven means that there is no evidence that the disk is unused.
 	ErrUnproven = errors.New("unproven")
-	// ErrPart means that the udev device is only a part of a device, and that another udev device represents this device.
+	// ErrPart means that the udev device is a part of a device that another udev device represents.
 	ErrPart = errors.New("a part")
 )
 
@@ -42,7 +42,7 @@ func OnlyInUse(err error) bool {
 	return used && !unsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
 }
 
-// OnlyData reports whether data is the only reason for not offering a disk. In this case, the host does not use the disk.
+// OnlyData reports whether data is the only reason for not offering a disk, so that the host does not use the disk.
 func OnlyData(err error) bool {
 	return errors.Is(err, ErrData) && OnlyInUse(err) && !errors.Is(err, ErrInUse)
 }

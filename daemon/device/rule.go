@@ -49,8 +49,8 @@ type Rule struct {
 	Init string
 }
 
-// ScrubUnset is the value of [Rule].Scrub if the resource does not configure how its disks are erased. Such a rule offers no
-// disk.
+// ScrubUnset is the value of [Rule].Scrub if the resource does not configure how its disks are erased. A rule with this value
+// offers no disk.
 const ScrubUnset = "unset"
 
 // partProperty is the property that rules use to select parts of a device. A whole device does not have this property.
@@ -65,8 +65,8 @@ type decision struct {
 	err  error // why the rule does not take the device, or nil
 }
 
-// tryRules tries the rules of the device's class until one takes the device d. tryRules returns this rule, or nil. tryRules skips
-// rules with a group, because they do not take single devices.
+// tryRules returns the first rule of the device's class that takes the device d, or nil, and the decisions of all rules that were
+// tried. tryRules skips rules with a group, because they do not take single devices.
 func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 	for i := range rules {
 		r := &rules[i]
@@ -112,7 +112,7 @@ type mismatch struct {
 // Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// matches returns nil if the rule takes the device d. Otherwise, matches returns a [mismatch].
+// matches returns nil if the rule takes the device d, and a [mismatch] otherwise.
 func (r *Rule) matches(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(d, key); ok && matchesPattern(key, r.Exclude[key], value) {
@@ -143,8 +143,8 @@ func matchesPattern(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// overrule returns nil if the rule overrules all reasons in err. Otherwise, overrule returns err. A rule that allows devices in
-// use overrules [ErrInUse], [ErrData] and [ErrUnproven]. A rule that names a device exactly overrules [ErrByName].
+// overrule returns nil if the rule overrules all reasons in err, and err otherwise. A rule that allows devices in use overrules
+// [ErrInUse], [ErrData] and [ErrUnproven]. A rule that names a device exactly overrules [ErrByName].
 func (r *Rule) overrule(err error) error {
 	inUse := errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrUnproven)
 	byName := errors.Is(err, ErrByName)

@@ -38,7 +38,7 @@ func nvmeTarget(h *Host, d Device) *Target {
 	return t
 }
 
-// portTarget returns the target for an FPGA port. A reset keeps the port's driver bound, and affects only this port.
+// portTarget returns the target for an FPGA port. A reset keeps the port's driver bound, and affects no other port.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil

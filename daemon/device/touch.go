@@ -22,10 +22,10 @@ type Touch struct {
 	// Survey reads a disk from an offset. Survey stops at the first block with data, at the end of the disk, or at the deadline
 	// of ctx. Survey changes nothing, and returns the same errors as Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
-	// Prepare makes a device ready for its next container. Prepare first resets the device. Then Prepare erases the disk, or
-	// verifies that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk
-	// contains data that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased
-	// the disk, and another process may have written to the disk since then.
+	// Prepare makes a device ready for its next container. Prepare first resets the device, and then erases the disk or verifies
+	// that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
+	// data that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased the disk,
+	// and another process may have written to the disk since then.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
 	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host. If there is no answer,
 	// Holders returns an error after at most 20 seconds.
@@ -66,8 +66,8 @@ type Target struct {
 	Sole    bool   `json:"-"`       // only one pod, or one process of this host, may have the device open at a time
 	// Identity lists the attributes of the device, and the values that they must have. White space around a value is ignored.
 	Identity []Attribute `json:"identity,omitempty"`
-	// Auto is the automatic reset method for the current state of the device, or empty. Such a reset keeps the driver bound, and
-	// affects only this device.
+	// Auto is the automatic reset method for the current state of the device, or empty. An automatic reset keeps the driver
+	// bound, and affects no other device.
 	Auto string `json:"-"`
 	// Siblings are the sysfs paths of other disks that a reset affects.
 	Siblings []string `json:"-"`

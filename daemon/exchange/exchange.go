@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package exchange transfers one request and one answer between the daemon and a helper. A helper is a program that does work
-// that the daemon is not allowed to do. Each run of a helper answers only one request.
+// that the daemon is not allowed to do. Each run of a helper answers one request.
 //
 // The daemon and the helper use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)), so a message arrives
 // as a whole or not at all. The service manager accepts the connection, and starts the program with the connection as its

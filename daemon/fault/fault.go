@@ -27,7 +27,7 @@ type Record struct {
 // mark is a [device.Mark] that is not cleared, or is cleared only for some paths.
 type mark struct {
 	device.Mark
-	// Cleared lists the paths at and below which the mark no longer applies.
+	// The mark no longer applies to hardware at or below the paths in Cleared.
 	Cleared []string `json:"cleared,omitempty"`
 }
 

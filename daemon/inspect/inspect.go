@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package inspect decides when to inspect hardware. An event, the loss of events, the periodic check and the polling of a class
-// all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time.
-// These goroutines post the results to the goroutine that owns the inspector.
+// all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time,
+// which post the results to the goroutine that owns the inspector.
 package inspect
 
 import (
@@ -35,7 +35,7 @@ type Options struct {
 }
 
 // Inspector manages the subjects and their inspections. One goroutine owns the inspector and calls all methods except
-// [Inspector.Counts]. These methods neither read hardware nor wait.
+// [Inspector.Counts]. No method reads hardware or waits.
 type Inspector struct {
 	Options
 	rules     []device.Rule
@@ -74,7 +74,7 @@ func (n *Inspector) Enumerated() bool { return n.enumerated }
 // Enumerating reports whether an enumeration is running.
 func (n *Inspector) Enumerating() bool { return n.enumerating }
 
-// Busy reports whether inspections are waiting or running, except slow ones.
+// Busy reports whether inspections other than slow ones are waiting or running.
 func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.running > 0 }
 
 // Open returns the number of inspections that are waiting or running.

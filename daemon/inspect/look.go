@@ -192,7 +192,7 @@ func (n *Inspector) finish(s *Subject, sightings []device.Sighting) {
 	}
 }
 
-// mayBeRenamed reports whether an inspection may have found nothing because the hardware is being renamed. In this case, the
+// mayBeRenamed reports whether an inspection may have found nothing because the hardware is being renamed. During a rename, the
 // previous sightings apply until udev reports the new name or renameLimit has passed.
 func (n *Inspector) mayBeRenamed(s *Subject, sightings []device.Sighting) bool {
 	switch {

@@ -33,12 +33,12 @@ const (
 type Holding int
 
 const (
-	// Unknown means that the kubelet's answers so far do not show whether a pod holds the device. A later call may show it.
+	// Unknown means that the kubelet's answers do not show yet whether a pod holds the device.
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device. The cause is that
-	// only an init container of a pod has the device.
+	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device, because an init
+	// container of a pod has it.
 	Named
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
 	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
@@ -89,8 +89,8 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// Ask reads the checkpoint before it queries the kubelet. Otherwise, a device that the kubelet allocates in between would
-	// appear only in the checkpoint.
+	// Ask reads the checkpoint before it queries the kubelet, because a device that the kubelet allocates in between would
+	// otherwise appear only in the checkpoint.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
 		return a, err

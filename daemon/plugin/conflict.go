@@ -19,22 +19,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve the same resource name. In this case, the kubelet requests devices from the plugin that registered
-// last, but accepts lists from both plugins. The kubelet keeps the stream of the first plugin open, so the first plugin does not
-// notice the second one. Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last
-// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last
-// list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
+// If two plugins serve the same resource name, the kubelet requests devices from the plugin that registered last, but accepts
+// lists from both. The kubelet keeps the stream of the first plugin open, so the first plugin does not notice the second one.
+// Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
+// pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as any
+// stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the
-// resource must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves
-// the name, the endpoint does not register the resource. The endpoint then holds the resource back. If the other plugin
-// registered after the endpoint did, the endpoint keeps its own stream open but sends nothing on this stream. The endpoint
-// registers the resource when the other plugin has ended.
+// After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the resource
+// must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name,
+// the endpoint holds the resource back instead of registering it. If the other plugin registered after the endpoint did, the
+// endpoint keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when the other plugin
+// has ended.
 const (
 	// minQueryInterval is the minimum time between an answer and the next query.
 	minQueryInterval = 100 * time.Millisecond
-	// confirmDelay is the delay before a second query, which must confirm the answer to the first one. This delay gives the
-	// kubelet time to process a list or the end of a stream.
+	// confirmDelay is the delay before a second query, which must confirm the answer to the first one. During confirmDelay, the
+	// kubelet can process a list or the end of a stream.
 	confirmDelay = 300 * time.Millisecond
 	// lateConfirmDelay replaces confirmDelay while the kubelet may still be processing the last list or the end of an earlier
 	// stream.

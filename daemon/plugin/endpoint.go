@@ -93,7 +93,7 @@ type Endpoint struct {
 	// Counted may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
 	// Counted is nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	// Parked holds connections of endpoints that have ended while their resource was held back. These connections stay open.
+	// Parked keeps connections open that belonged to endpoints that ended while their resource was held back.
 	Parked *Parked
 	// Before is the time when the last endpoint of the resource registered or ended. Before is zero if there was no endpoint. The
 	// last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of
@@ -143,7 +143,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	// This channel is closed when the devices change. The channel is nil if the resource should be registered now.
+	// The channel devices is closed when the devices change, or nil if the resource should be registered now.
 	var devices <-chan struct{}
 	for {
 		select {
@@ -269,7 +269,7 @@ func (e *Endpoint) setRegistered(registered bool) {
 	})
 }
 
-// set changes the status. Only Run calls it.
+// set changes the status, and may be called only by the goroutine of Run.
 func (e *Endpoint) set(change func(*api.Registration)) {
 	s := e.lastStatus()
 	change(&s)

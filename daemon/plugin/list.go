@@ -27,8 +27,8 @@ func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatc
 	return list, all - len(list.Devices)
 }
 
-// list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the
-// list omits the NUMA nodes of all devices. Otherwise the kubelet would never allocate that device under a strict topology
+// list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the list
+// omits the NUMA nodes of all devices, because the kubelet would otherwise never allocate that device under a strict topology
 // policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
@@ -61,9 +61,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods hold a device, but which the resource no longer has. Such IDs exist after a change of
-// the number of shares. Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more
-// pods would share the device than its present pods expect.
+// outdated returns the IDs under which pods hold a device, but which the resource no longer has after a change of the number of
+// shares. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods would
+// otherwise share it than its present pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.HeldAs {

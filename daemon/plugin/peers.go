@@ -138,7 +138,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	// metalplugd may not connect to this plugin. Such a plugin counts as running while its socket file exists.
+	// A plugin to which metalplugd may not connect counts as running while its socket file exists.
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// registration holds the facts that an endpoint knows about the kubelet. Only Run uses them.
+// registration holds the facts that an endpoint knows about the kubelet, for use in the goroutine of Run.
 type registration struct {
 	begun time.Time // when Run began, which is after the end of any earlier endpoint
 	seen  identity  // the current kubelet.sock

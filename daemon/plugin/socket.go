@@ -52,8 +52,8 @@ type identity struct {
 // socketIdentity returns the identity of the socket at a path, or the zero identity if there is no socket.
 func socketIdentity(path string) identity { return identityOf(path, syscall.S_IFSOCK) }
 
-// identityOf returns the identity of the file at a path if the file has the given type, such as [syscall.S_IFREG].
-// Otherwise it returns the zero identity.
+// identityOf returns the identity of the file at a path, or the zero identity unless the file has the given type, such as
+// [syscall.S_IFREG].
 func identityOf(path string, kind uint32) identity {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(path, &st); err != nil || st.Mode&syscall.S_IFMT != kind {

@@ -15,9 +15,9 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// Watch notifies endpoints of events in the kubelet's directory that may affect them. Such an event is the creation or
-// removal of kubelet.sock, of one of metalplug's sockets, of another plugin's socket, or of the directory itself. A
-// notification is only a hint, so each endpoint checks its own state.
+// Watch notifies endpoints of events in the kubelet's directory that may affect them. These events are the creation or removal of
+// kubelet.sock, of one of metalplug's sockets, of another plugin's socket, or of the directory itself. A notification is only a
+// hint, so each endpoint checks its own state.
 type Watch struct {
 	Dir string // the kubelet's device plugin directory, which may be missing or replaced
 	Log *slog.Logger
@@ -88,8 +88,9 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	}
 }
 
-// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If they
-// cannot be watched, the result is the reason. rearm logs the reason unless it is the same as the parameter last.
+// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. The result
+// complaint says why the directories cannot be watched, or is empty. rearm logs the reason unless it is the same as the parameter
+// last.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()

@@ -9,9 +9,10 @@ package sysfs
 // Each path to the head is a hidden disk below a controller.
 //
 // Names alone do not show which devices belong together. The name of a disk contains the number of the subsystem (nvme_alloc_ns).
-// The name of a generic node contains the number of the controller (nvme_add_ns_cdev). These numbers differ if an open node keeps
-// an earlier subsystem alive. Only the number after the last n is the same in all names, because it is the number of the
-// namespace in its subsystem (head->instance). The parent devices identify the subsystem and the controller.
+// The name of a generic node contains the number of the controller (nvme_add_ns_cdev). The numbers of the subsystem and the
+// controller differ if an open node keeps an earlier subsystem alive. Only the number after the last n is the same in all names,
+// because it is the number of the namespace in its subsystem (head->instance). The parent devices identify the subsystem and the
+// controller.
 
 import (
 	"path"
@@ -147,12 +148,12 @@ func headsOf(t *Tree, controller, disk string) []string {
 	return slices.DeleteFunc(children(t, subsystem, "block"), func(head string) bool { return !isPath(t, disk, head) })
 }
 
-// NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2". The two devices have
-// the same parent. NVMeGeneric returns "" if there is no such device.
+// NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2", or "" if there is
+// none. Both devices have the same parent.
 func (t *Tree) NVMeGeneric(sysPath string) string { return siblingOf(t, sysPath, nvmeGenericClass) }
 
-// siblingOf returns a device of the given kernel subsystem that has the same parent as the device at sysPath. Both devices
-// represent the same namespace. siblingOf returns "" if there is no such device.
+// siblingOf returns the device of the given kernel subsystem that has the same parent and represents the same namespace as the
+// device at sysPath, or "" if there is none.
 func siblingOf(t *Tree, sysPath, subsystem string) string {
 	for _, p := range children(t, path.Dir(sysPath), subsystem) {
 		if t.Uint(p, "hidden") == 0 && sameNamespace(t, p, sysPath) {

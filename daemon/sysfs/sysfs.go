@@ -44,8 +44,7 @@ type Tree struct {
 	failure *error // see [Tree.Recording], or nil
 }
 
-// At returns the tree whose locations are below the directory root. If root is empty, they are below the root directory of this
-// process.
+// At returns the tree whose locations are below the directory root, or below the root directory of this process if root is empty.
 func At(root string) Tree { return Tree{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"} }
 
 type prefixed struct{ prefix, root string }

@@ -101,8 +101,8 @@ func undetermined(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
-// InUse returns nil if nothing shows that the disk d is in use. Otherwise, InUse returns a *[Use]. InUse may miss a loop device,
-// because it checks only the names of backing files.
+// InUse returns a *[Use] if the disk d is in use or may be in use, and nil otherwise. InUse may miss a loop device, because it
+// checks only the names of backing files.
 func (t *Tree) InUse(d Disk) error {
 	failure := d.err
 	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports, checkBackingFiles} {

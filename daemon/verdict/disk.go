@@ -35,8 +35,8 @@ func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
 
-// holdersChecked reports whether metalplug has checked which processes have the disk open. Only a check since the last appearance
-// of the disk counts. An inspection cannot detect a process that reads from the disk and does not write to it.
+// holdersChecked reports whether metalplug has checked which processes have the disk open. A check before the last appearance of
+// the disk does not count. An inspection cannot detect a process that reads from the disk and does not write to it.
 func (f *Facts) holdersChecked() bool {
 	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
 }

@@ -54,8 +54,8 @@ type Verdict struct {
 	Reason  string
 	Warning string // a fault that does not prevent the use of the device
 	// Reserved explains why no tenant except the current one may have the device, for example because the host uses the device.
-	// Barred is [BeingCleared] while the device must be cleared. Otherwise, Barred is the same text as Reserved. Barred is empty
-	// if Reserved describes only data that is erased before the next container starts.
+	// Barred is [BeingCleared] while the device must be cleared, and otherwise the same text as Reserved. Barred is empty if
+	// Reserved describes only data that is erased before the next container starts.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }

@@ -24,8 +24,8 @@ const (
 	replace = "replace"
 )
 
-// connect connects to systemd over D-Bus. As root, connect uses systemd's private socket, which needs no bus daemon. Otherwise,
-// connect uses the system bus.
+// connect connects to systemd over D-Bus. As root, connect uses systemd's private socket, which needs no bus daemon. As another
+// user, connect uses the system bus.
 func connect(ctx context.Context) (*dbus.Conn, error) {
 	c, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {

@@ -28,8 +28,8 @@ var secretProperties = []string{
 	"ID_REVISION_SERIAL", "ID_NET_NAME_MAC",
 }
 
-// secretAttrs lists the sysfs attributes that contain an identity (Documentation/ABI in the kernel source). These attributes
-// belong to NVMe controllers and namespaces, GPUs, and RDMA, USB and network devices.
+// secretAttrs lists the sysfs attributes of NVMe controllers and namespaces, GPUs, and RDMA, USB and network devices that contain
+// an identity (Documentation/ABI in the kernel source).
 var secretAttrs = []string{
 	"serial", "serial_number", "wwid", "wwn", "uuid", "nguid", "eui", "unique_id", "node_guid", "sys_image_guid", "board_serial",
 	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// configSize is the number of bytes of PCI configuration space that are recorded. These bytes form the header, which the
-	// kernel caches (PCI_STD_HEADER_SIZEOF).
+	// configSize is the number of recorded bytes of PCI configuration space. This is the size of the header, which the kernel
+	// caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
 	// attrDepth is the maximum depth of a recorded attribute below its device. The deepest known attributes are those in
 	// InfiniBand's "ports/1/gid_attrs/ndevs/0".
@@ -23,8 +23,8 @@ const (
 )
 
 // Recorder writes recordings of a machine. The format is that of umockdev-record, with additional lines for files in /proc and
-// nodes in /dev, which begin with F. A Recorder needs no privileges. If it does not run as root, the recording lacks the files
-// that only root can read.
+// nodes in /dev, which begin with F. A Recorder needs no privileges, but if it does not run as root, the recording lacks the
+// files that only root can read.
 type Recorder struct {
 	sysfs.Tree
 	Serials bool // whether to keep serial numbers and other identities instead of replacing them
@@ -92,7 +92,7 @@ func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside sysfs that classes read. These files are the tables of mounts and swap space, the reports of
+// files adds to the recording what classes read outside sysfs. This includes the tables of mounts and swap space, the reports of
 // NVIDIA's driver, and NVIDIA's nodes, which udev does not know.
 func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
@@ -126,8 +126,8 @@ func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	}
 }
 
-// diskMounts returns the lines of mountinfo that are about block devices. The other lines are not needed, and would reveal users'
-// paths.
+// diskMounts returns the lines of mountinfo that are about block devices. No class needs the other lines, which would reveal
+// users' paths.
 func diskMounts(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {
