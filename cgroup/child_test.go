@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ func init() {
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "metalplug-holders" {
+		if os.Getenv("CLOCK") != "" {
+			*cgroup.Clock = time.Now
+		}
 		if err := cgroup.Serve(cmp.Or(os.Getenv("PROC"), "/proc")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

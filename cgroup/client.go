@@ -5,6 +5,7 @@ package cgroup
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -53,11 +54,14 @@ const (
 )
 
 // Serve answers one request, which a [Client] sends to standard input. The parameter proc is the mount point of the host's
-// procfs.
+// procfs. If the client no longer waits for the answer, Serve ends the process.
 func Serve(proc string) error {
 	debug.SetMemoryLimit(memoryLimit)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))
-	return exchange.Serve(func(_ context.Context, pid int, request []byte) []byte { return reply(proc, pid, request) })
+	return exchange.Serve(func(ctx context.Context, pid int, request []byte) []byte {
+		defer context.AfterFunc(ctx, func() { os.Exit(0) })()
+		return reply(proc, pid, request)
+	})
 }
 
 func reply(proc string, asker int, request []byte) []byte {

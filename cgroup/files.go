@@ -44,10 +44,10 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	}
 	defer fd.Close()
 	return skipGone(eachName(fd, dir, func(names []string) error {
-		if err := r.charge(1 + len(names)); err != nil {
-			return err
-		}
 		for _, name := range names {
+			if err := r.progress(); err != nil {
+				return err
+			}
 			l := link{dirfd: int(fd), dir: dir, name: name, task: task}
 			if r.careful && r.cannotBeNode(l) {
 				continue
@@ -63,14 +63,6 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 		return nil
 	}))
 }
-
-// Each mapping counts as work for the pod (see maxWork), even if the scan has already inspected the mapped file. A child process
-// therefore counts as much as its parent. One unit of work is one file, mappingsCharged mappings, or textCharged bytes of
-// /proc/PID/maps.
-const (
-	mappingsCharged = 8
-	textCharged     = 1 << 10
-)
 
 // readMappings finds the devices that a process has mapped, and adds them to the map "held". /proc/PID/maps shows the path and
 // the inode of each mapped file, but only the links in map_files lead to the number of the device (proc_pid_map_files(5)). A scan
@@ -120,9 +112,6 @@ func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, 
 		return number, nil
 	}
 	l := link{dirfd: unix.AT_FDCWD, dir: task + "/map_files", name: at.String(), task: task, file: mapped}
-	if err := r.charge(1); err != nil {
-		return Number{}, err
-	}
 	if r.careful && r.cannotBeNode(l) {
 		return Number{}, nil
 	}
@@ -157,11 +146,12 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 	}
 	defer maps.Close()
 	query := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: procmapNextOrCovering | procmapFileBacked}
-	n := 0
 	for asked := false; ; asked = true {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapQueryIoctl, uintptr(unsafe.Pointer(&query)))
-		r.steps.Add(1)
+		late := r.progress()
 		switch {
+		case late != nil:
+			return late
 		case errno == 0:
 		case isGone(errno): // the process has no more mappings
 			return nil
@@ -171,11 +161,6 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 			return &os.PathError{Op: "query", Path: task + "/maps", Err: errno}
 		default:
 			return r.eachText(maps, f)
-		}
-		if n++; n%mappingsCharged == 0 {
-			if err := r.charge(1); err != nil {
-				return err
-			}
 		}
 		of := file{device{query.devMajor, query.devMinor}, query.inode}
 		if err := f(addresses{query.start, query.end}, of); err != nil {
@@ -216,19 +201,14 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 // maxLine limits how many bytes of a line are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
-// eachLine calls f for each line of a procfs file. eachLine cuts off each line after maxLine bytes. The length of the text counts
-// as work for the pod.
+// eachLine calls f for each line of a procfs file. eachLine cuts off each line after maxLine bytes.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
-	size, rest := 0, false // the variable rest is true in the middle of a line
+	rest := false // true in the middle of a line
 	for {
 		line, more, err := lines.ReadLine()
-		r.steps.Add(1)
-		if size += len(line); size >= textCharged {
-			if err := r.charge(size / textCharged); err != nil {
-				return err
-			}
-			size %= textCharged
+		if err := r.progress(); err != nil {
+			return err
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -13,11 +13,18 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/integration/need"
 )
+
+// Clock is the clock of all scans. In tests, it stands still unless TestMain or a test replaces it, so that the time limits of
+// pods do not depend on the load of the machine.
+var Clock = &clock
+
+func init() { clock = func() time.Time { return time.Time{} } }
 
 // TestHarmless checks that a file that cannot be inspected is judged by its kind.
 func TestHarmless(t *testing.T) {
@@ -148,19 +155,19 @@ func TestMountsOfAProcess(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v, %v", c.name, m.byID[9], m.byDevice[device{0, 9}], c.byID9, c.byDevice9)
 		}
 	}
-	// The text counts as work of a pod.
+	// The time limit of the pod applies.
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/mountinfo", []byte(fmt.Sprintf(nodev, 9)+strings.Repeat("8 1 0:8 / / rw - tmpfs x\n", textCharged)), 0o600); err != nil {
+	if err := os.WriteFile(dir+"/mountinfo", []byte(fmt.Sprintf(nodev, 9)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{pod: true}}
-	r.owner.work.Store(maxWork - 1)
+	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{pod: true}, end: time.Unix(0, 0)}
+	r.now = time.Now
 	if m := r.readMounts(dir); m.byID[9] {
-		t.Error("the mounts are read for free")
+		t.Error("the mounts are read after the time limit")
 	}
 }
 
-// TestReadFile checks that a text that is too long is not returned as a complete one.
+// TestReadFile checks that a text that is too long is not returned as a complete one, and neither is a list.
 func TestReadFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	for _, size := range []int{0, 1, maxRead - 1, maxRead, maxRead + 1} {
@@ -170,6 +177,9 @@ func TestReadFile(t *testing.T) {
 		if text, err := readFile(name); (err == nil) != (size < maxRead) || err == nil && len(text) != size {
 			t.Errorf("%d bytes: %d, %v", size, len(text), err)
 		}
+	}
+	if pids, err := list("/proc", 1); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("more than one process: %v, %v", pids, err)
 	}
 }
 

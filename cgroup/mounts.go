@@ -85,7 +85,7 @@ func (r *scanner) readMounts(task string) *mounts {
 		before, another := all.byDevice[d]
 		all.byID[id], all.byDevice[d] = barren, barren && (before || !another)
 		if len(all.byID) > maxMounts {
-			return errWork
+			return ErrIncomplete
 		}
 		return err
 	})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -32,6 +31,7 @@ type scanner struct {
 	steps    atomic.Int64 // incremented with each answer from the kernel
 	querying atomic.Bool  // set while a query about a file is in progress
 	mounts   *mounts      // nil before the first use
+	end      time.Time    // result of [scan.limit]
 
 	// guarded by scan.mu
 	comm     string
@@ -76,7 +76,7 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 		return podUID, stop
 	}
 	if err == nil {
-		err = r.readFiles(dir, p.threads, held)
+		err = r.readFiles(dir, held)
 	}
 	return podUID, errors.Join(err, cgroupErr)
 }
@@ -105,26 +105,18 @@ func (r *scanner) readPod(dir string) (podUID string, err error) {
 			read[tid], complete = true, false
 		}
 		if complete || err != nil {
-			return "", err
+			return r.podUID, err
 		}
 	}
-	return "", errThreads
+	return r.podUID, errThreads
 }
 
 // readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map "held". A process that runs
 // may move a descriptor or a mapping to a number or address that was already read, or pass it to a new thread. readFiles therefore
 // reads a process of a pod again until the process did not run during a pass. The pauses between the passes are random, so that
-// the process cannot follow them. A privileged pod needs no such tricks, and is read once. readFiles also reads a process again if
-// its list of threads is not complete.
-//
-// A process may have so many threads that the list exceeds the memory limit of this program. Therefore, readFiles first counts
-// the sorting of their tables as work for the pod, and reads the list only if the pod is still within maxWork.
-func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) error {
-	if threads > 1 {
-		if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
-			return err
-		}
-	}
+// the process cannot follow them. A process without a time limit is read once. readFiles also reads a process again if its list of
+// threads is not complete.
+func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 	read, fresh := make(map[int]bool), true
 	for range passes {
 		start, used := time.Now(), r.cpuTime()
@@ -137,8 +129,8 @@ func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) error
 		}
 		// The kernel adds the time on a CPU to the CPU time of a process only at a timer tick or when the thread leaves the CPU
 		// (kernel/sched/cputime.c, thread_group_cputime).
-		busy := func(tid int) bool { return readThread(dir, tid).state == "R" }
-		if complete && (!r.owner.pod || !slices.ContainsFunc(tids, busy) && r.cpuTime() == used || r.privileged(r.pid)) {
+		busy := func(tid int) bool { return r.progress() != nil || readThread(dir, tid).state == "R" }
+		if complete && (r.end.IsZero() || !slices.ContainsFunc(tids, busy) && r.cpuTime() == used) {
 			return nil
 		}
 		fresh = !complete
@@ -190,7 +182,7 @@ func (r *scanner) threads(dir string) (tids []int, complete bool, err error) {
 	if isGone(err) || st.Nlink == 3 { // 2 plus the number of threads (fs/proc/base.c, proc_task_getattr)
 		return []int{r.pid}, true, nil
 	}
-	tids, err = list(dir+"/task", r.charge)
+	tids, err = list(dir+"/task", maxThreads)
 	return tids, len(tids)+2 >= int(st.Nlink), err
 }
 
@@ -202,11 +194,11 @@ func (r *scanner) cpuTime() int64 {
 	return used.Nano()
 }
 
-// charge adds work to the total for the processes of a pod. charge returns errWork if the total exceeds maxWork.
-func (r *scanner) charge(work int) error {
+// progress counts an answer from the kernel. progress returns errTime if the time limit is exceeded.
+func (r *scanner) progress() error {
 	r.steps.Add(1)
-	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
-		return errWork
+	if !r.end.IsZero() && r.now().After(r.end) {
+		return errTime
 	}
 	return nil
 }
@@ -273,9 +265,9 @@ func (r *scanner) compareTables(a, b int) int {
 	return [...]int{0, -1, 1}[order]
 }
 
-// list returns the numeric names in a directory. While list reads the directory, it passes the number of names to the function
-// "charge".
-func list(dir string, charge func(int) error) (numbers []int, err error) {
+// list returns the numeric names in a directory. If there are more than the given number of names, list returns an error, so that
+// the memory suffices.
+func list(dir string, most int) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
@@ -287,7 +279,10 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 				numbers = append(numbers, n)
 			}
 		}
-		return charge(len(names))
+		if len(numbers) > most {
+			return fmt.Errorf("list %s: %w: more than %d names", dir, ErrIncomplete, most)
+		}
+		return nil
 	})
 	return numbers, err
 }

@@ -31,13 +31,19 @@ const (
 	// may wait for processes of pods, so that the rest remain for processes of the host. One pod can block only one thread. By
 	// default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of threads. Each
-	// pass counts. The limit is about ten times the work for a large pod. This amount of work takes a second or two.
-	maxWork = 1 << 19
+	// share is the time that the scan takes for the processes of each pod. Most pods need a few milliseconds. If a pod needs more
+	// time, its remaining processes wait for the next round, and the limit doubles in each round. When the pods together have taken
+	// the time maxTime, the limit is share again, so that other pods are still read. The limits are times, because the pauses
+	// between passes take little CPU time.
+	share, maxTime = 100 * time.Millisecond, 1500 * time.Millisecond
+	// maxProcesses limits the list of processes, which takes about 110 bytes for each process. maxThreads limits the list of a
+	// process's threads. With the default value of vm.max_map_count, a process cannot have more than 32,765 threads.
+	maxProcesses, maxThreads = 1 << 18, 1 << 16
 	// maxFiles limits the number of mapped files whose device numbers are stored. Each file takes about 40 bytes.
 	maxFiles = 1 << 17
-	// maxSample limits how many of a pod's processes are checked for privileges.
-	maxSample = 1 << 10
+	// maxSample limits how many of a pod's processes are checked for privileges. maxStatus limits how many bytes are read for this,
+	// because the kernel takes 20 ms to format the 65,536 groups that a process may have. After that, no further process is read.
+	maxSample, maxStatus = 1 << 10, 1 << 18
 	// patience is the maximum time that a system call about a process may take. The constant progressChecks says how often
 	// progress is checked during that time.
 	patience, progressChecks = time.Second, 4
@@ -51,8 +57,11 @@ const initPIDNamespace = "pid:[4026531836]"
 var (
 	errStuck = errors.New("the kernel does not answer; the process may be stuck with its memory locked")
 	errForks = errors.New("the pod starts processes faster than they can be read")
-	errWork  = errors.New("the pod has too many descriptors, mappings and threads to read")
+	errTime  = errors.New("the processes of the pod take too long to read")
 )
+
+// clock is replaced by tests.
+var clock = time.Now
 
 // scan is one search through all processes.
 type scan struct {
@@ -61,9 +70,11 @@ type scan struct {
 	asker    int
 	patience time.Duration
 	memory   device // device number of the kernel's internal tmpfs, or zero if unknown
+	now      func() time.Time
 
-	seen map[int]bool
-	late bool // set in all rounds except the first
+	seen     map[int]bool
+	number   int       // number of the round, from 0
+	deadline time.Time // end of maxTime
 	// forks is set if new processes appeared in all rounds. Then a pod is unread if it has started processes since the first round.
 	// Such a process may have passed a descriptor to another process, and may have exited before the scan inspected it. The host
 	// is not unread for this reason, because processes of the host start and exit all the time on some nodes.
@@ -73,8 +84,8 @@ type scan struct {
 	owners  map[string]*owner // keys are pod UIDs, and "" for the host
 	mapped  map[file]Number   // the number is zero for files that are not nodes of a wanted device
 	holders []Holder
-	pods    []work // pods to read in this round
-	stuck   int    // threads that wait in the kernel
+	pods    map[string][]int // processes of each pod to read next
+	stuck   int              // threads that wait in the kernel
 	// remote is set if a query about a file got no answer. After that, files on network file systems are not inspected.
 	remote bool
 }
@@ -89,18 +100,21 @@ type work struct {
 // owner collects facts about all processes of a pod, or of the host.
 type owner struct {
 	pod    bool
-	pids   []int // the first maxSample processes of a pod
-	work   atomic.Int64
-	err    error // why the scan does not read the remaining processes, or nil
-	late   bool  // set if a process was started after the first round
+	pids   []int         // the first maxSample processes of a pod
+	spent  time.Duration // time that the scan has taken for the processes
+	err    error         // why the scan does not read the remaining processes, or nil
+	late   bool          // set if a process was started after the first round
 	unread int
 	cause  string
+
+	checked    sync.Once
+	privileged atomic.Bool // set by [scan.check]
 }
 
 func newScan(proc string, numbers []Number, asker int) *scan {
 	s := &scan{
-		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: ownMemory(),
-		seen: make(map[int]bool), owners: map[string]*owner{"": {}}, mapped: make(map[file]Number),
+		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: ownMemory(), now: clock,
+		seen: make(map[int]bool), owners: map[string]*owner{"": {}}, pods: make(map[string][]int), mapped: make(map[file]Number),
 	}
 	for _, n := range numbers {
 		s.wanted[n] = true
@@ -118,7 +132,7 @@ func (s *scan) run() error {
 	}
 	for round := range rounds {
 		found, err := s.round(round)
-		if err != nil || found == 0 {
+		if err != nil || found == 0 && len(s.pods) == 0 {
 			return err
 		}
 	}
@@ -127,9 +141,10 @@ func (s *scan) run() error {
 }
 
 // round reads the processes that were not listed in an earlier round, and returns their number. round reads the processes of the
-// host first, so that only pods can exceed the limit on stuck threads.
+// host first, so that only pods can exceed the limit on stuck threads. Then round reads the pods, including those that took too long
+// in the previous round.
 func (s *scan) round(n int) (found int, err error) {
-	pids, err := list(s.proc, func(int) error { return nil })
+	pids, err := list(s.proc, maxProcesses)
 	if err != nil {
 		return 0, err
 	}
@@ -143,9 +158,15 @@ func (s *scan) round(n int) (found int, err error) {
 		s.seen[pid] = true
 		all[i] = work{pids: pids[i : i+1]}
 	}
-	s.late, s.pods = n > 0, nil
+	s.number = n
 	s.drain(all)
-	s.drain(s.pods)
+	s.deadline = cmp.Or(s.deadline, s.now().Add(maxTime))
+	var pods []work
+	for podUID, pids := range s.pods {
+		pods = append(pods, work{podUID, pids})
+	}
+	clear(s.pods)
+	s.drain(pods)
 	return len(pids), nil
 }
 
@@ -185,14 +206,12 @@ func (s *scan) drain(queue []work) {
 			delete(readers, r)
 		case <-ticker.C:
 			for r := range maps.Clone(readers) {
-				rest, stuck := r.giveUp()
-				if !stuck {
-					continue
-				}
-				delete(readers, r)
-				begin(rest)
-				if len(readers) < maxScanners {
-					begin(work{})
+				if rest, stuck := r.giveUp(); stuck {
+					delete(readers, r)
+					begin(rest)
+					if len(readers) < maxScanners {
+						begin(work{})
+					}
 				}
 			}
 		}
@@ -203,19 +222,29 @@ func (s *scan) drain(queue []work) {
 // the reader, run returns without a message on the channel ended.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
-		for i, pid := range w.pids {
+		for ; len(w.pids) > 0; w = r.rest {
 			r.mu.Lock()
-			now := &scanner{scan: r.scan, pid: pid, podUID: w.podUID, owner: r.owners[w.podUID], careful: r.remote}
-			r.current, r.rest = now, work{w.podUID, w.pids[i+1:]}
+			o, begin := r.owners[w.podUID], r.now()
+			now, sample := &scanner{scan: r.scan, pid: w.pids[0], podUID: w.podUID, owner: o, careful: r.remote, end: r.limit(o)}, o.pids
+			r.current, r.rest = now, work{w.podUID, w.pids[1:]}
 			r.mu.Unlock()
 			held := make(map[Number]bool)
 			podUID, err := now.readProcess(held)
-			if !r.add(now, podUID, held, err) {
+			if !r.add(now, podUID, held, err, begin, errors.Is(err, errTime) && r.check(o, sample)) {
 				return
 			}
 		}
 	}
 	ended <- r
+}
+
+// limit returns when a reader must stop reading an owner's process. The result is zero, which means never, for the host and for a
+// privileged pod. The caller must hold the lock.
+func (s *scan) limit(o *owner) time.Time {
+	if !o.pod || o.privileged.Load() {
+		return time.Time{}
+	}
+	return s.now().Add(max(share, min(share<<s.number, o.spent+s.deadline.Sub(s.now()))) - o.spent)
 }
 
 // giveUp abandons the current process if the reader has made no progress within the time patience. If giveUp has done so, the
@@ -236,9 +265,6 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
 	}
 	r.markUnread(p.owner, p.pid, p.comm, errStuck)
-	if p.owner.pod {
-		p.owner.err = errStuck
-	}
 	return r.rest, true
 }
 
@@ -252,15 +278,10 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 		return
 	}
 	o := r.ownerOf(podUID, r.pid)
-	if o.late = o.late || r.late; zombie {
+	if o.late = o.late || r.number > 0; zombie {
 		return
 	}
-	i := slices.IndexFunc(r.pods, func(w work) bool { return w.podUID == podUID })
-	if i < 0 {
-		i = len(r.pods)
-		r.pods = append(r.pods, work{podUID: podUID})
-	}
-	r.pods[i].pids = append(r.pods[i].pids, r.pid)
+	r.pods[podUID] = append(r.pods[podUID], r.pid)
 }
 
 // admit records the owner of the scanner's process. The owner may have changed since the process was listed. admit returns an
@@ -274,6 +295,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	r.comm = comm
 	if podUID != r.podUID { // for example, if a runtime has started the process for a container
 		r.owner = s.ownerOf(podUID, r.pid)
+		r.end = s.limit(r.owner)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
 		return errStuck
@@ -294,32 +316,43 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 	return o
 }
 
-// add adds the devices that a scanner has found to the answer. add returns false if the process was abandoned.
-func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.finished { // the pod is already marked as unread
+// add adds the devices that a scanner has found to the answer. If the time limit was exceeded, and the pod gets more time, add
+// queues the process and those in rest for the next round. add returns false if the process was abandoned.
+func (r *reader) add(p *scanner, podUID string, held map[Number]bool, err error, begin time.Time, privileged bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.finished { // the pod is already marked as unread
 		return false
 	}
-	r.finished = true
+	p.finished = true
+	p.owner.spent += r.now().Sub(begin)
 	for n := range held {
-		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, PodUID: podUID})
+		r.holders = append(r.holders, Holder{PID: p.pid, Comm: p.comm, Number: n, PodUID: podUID})
 	}
-	if err != nil {
-		s.markUnread(r.owner, r.pid, r.comm, err)
+	switch {
+	case errors.Is(err, errTime) && r.number < rounds-1 && (privileged || r.now().Before(r.deadline)):
+		r.pods[p.podUID] = append(append(r.pods[p.podUID], p.pid), r.rest.pids...)
+		r.rest.pids = nil
+	case err != nil:
+		r.markUnread(p.owner, p.pid, p.comm, err)
 	}
-	if errors.Is(err, errWork) {
-		r.owner.err = errWork
+	if p.owner.err != nil && podUID == p.podUID {
+		p.owner.unread += len(r.rest.pids)
+		r.rest.pids = nil
 	}
 	return true
 }
 
-// markUnread marks a process as unread. The caller must hold the lock.
+// markUnread marks a process as unread. If the process is stuck or the time limit is exceeded, the scan reads no other process of
+// the same pod. The caller must hold the lock.
 func (s *scan) markUnread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
 	}
 	o.unread++
+	if o.pod && (errors.Is(err, errStuck) || errors.Is(err, errTime)) {
+		o.err = err
+	}
 }
 
 // answer returns the result of the scan.
@@ -332,12 +365,13 @@ func (s *scan) answer() Answer {
 			o.unread, o.cause = o.unread+1, cmp.Or(o.cause, errForks.Error())
 		}
 		if o.unread > 0 {
-			a.Unread = append(a.Unread, Unread{podUID, !o.pod || slices.ContainsFunc(o.pids, s.privileged), o.unread, o.cause})
+			a.Unread = append(a.Unread, Unread{podUID, !o.pod || s.check(o, o.pids), o.unread, o.cause})
 		}
 	}
 	slices.SortFunc(a.Holders, func(h, o Holder) int {
 		return cmp.Or(cmp.Compare(h.PID, o.PID), strings.Compare(h.Number.String(), o.Number.String()))
 	})
+	a.Holders = slices.Compact(a.Holders) // a process that was read again may be listed twice
 	slices.SortFunc(a.Unread, func(u, v Unread) int { return strings.Compare(u.PodUID, v.PodUID) })
 	return a
 }
@@ -345,12 +379,23 @@ func (s *scan) answer() Answer {
 // initUserNamespace is the host's user namespace (USER_NS_INIT_INO in include/uapi/linux/nsfs.h, 0xEFFFFFFD).
 const initUserNamespace = "user:[4026531837]"
 
+// check reports whether a pod is privileged. check inspects the given processes of the pod only once for each pod. If these
+// processes have too many groups, check returns false, because it must not treat an unprivileged pod as privileged.
+func (s *scan) check(o *owner, pids []int) bool {
+	o.checked.Do(func() {
+		size := 0
+		o.privileged.Store(slices.ContainsFunc(slices.Sorted(slices.Values(pids)), func(pid int) bool { return size < maxStatus && s.privileged(pid, &size) }))
+	})
+	return o.privileged.Load()
+}
+
 // privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
 // devices. No other cheap test shows which devices a pod may open. In version 2, the device cgroup is a BPF program, which only a
 // process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of them applies to
 // devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If the process has exited,
-// privileged returns false, because other processes of the pod can be checked.
-func (s *scan) privileged(pid int) bool {
+// privileged returns false, because other processes of the pod can be checked. privileged adds the number of bytes that it has
+// read to size.
+func (s *scan) privileged(pid int, size *int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))
 	if err != nil {
@@ -364,6 +409,7 @@ func (s *scan) privileged(pid int) bool {
 	if err != nil {
 		return !isGone(err)
 	}
+	*size += len(text)
 	_, after, _ := strings.Cut(string(text), "\nCapBnd:\t")
 	digits, _, _ := strings.Cut(after, "\n")
 	bounding, err := strconv.ParseUint(digits, 16, 64)
