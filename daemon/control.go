@@ -32,8 +32,8 @@ func (d *daemon) newControl() *control.Server {
 	})
 }
 
-// standing returns the registration states of all resources. A preview has no kubelet, so it shows every resource as registered
-// and connected.
+// The method standing returns the registration states of all resources. A preview has no kubelet, so it shows every resource as
+// registered and connected.
 func (d *daemon) standing() map[string]api.Registration {
 	if d.preview == nil {
 		return d.endpoints.standing()
@@ -45,7 +45,7 @@ func (d *daemon) standing() map[string]api.Registration {
 	return all
 }
 
-// unwritten returns a message for each state file or CDI spec that could not be written.
+// The method unwritten returns a message for each state file or CDI spec that could not be written.
 func (d *daemon) unwritten() []string {
 	var all []string
 	if err := d.inventory.Store.Unkept(); err != nil {
@@ -59,7 +59,7 @@ func (d *daemon) unwritten() []string {
 }
 
 // serveSocket returns a task that serves a socket. The socket is the one that systemd has passed, or else one that the function
-// listen creates. Without either, the task serves nothing. If the socket cannot be served, the daemon still offers the devices.
+// "listen" creates, or else none. If the socket cannot be served, the daemon still offers the devices.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

@@ -194,7 +194,7 @@ func (d *daemon) running(pod string) (bool, error) {
 	return running, err
 }
 
-// remembered returns the devices that pods hold according to the kubelet's checkpoint.
+// The method remembered returns the devices that pods hold according to the kubelet's checkpoint.
 func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {

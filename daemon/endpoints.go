@@ -22,7 +22,7 @@ import (
 type endpoints struct {
 	create   func(config.Resource) *plugin.Endpoint
 	changed  chan struct{} // has a buffer of one, filled when an endpoint is added or removed, or its registration changes
-	onChange func()        // called whenever the channel changed is filled
+	onChange func()        // called whenever the channel "changed" is filled
 	// last is the time when an endpoint last registered with the kubelet or lost its connection. The endpoint may have belonged to
 	// an earlier daemon. The time is zero if no daemon has run since boot.
 	last time.Time
@@ -96,8 +96,8 @@ func (e *endpoints) start(ctx context.Context, resource config.Resource, started
 	return r
 }
 
-// foreign returns, for each resource, one device ID that the kubelet counts but metalplug does not offer. The map has no key for
-// a resource without such an ID.
+// The method foreign returns, for each resource, one device ID that the kubelet counts but metalplug does not offer. The map has
+// no key for a resource without such an ID.
 func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	ids := make(map[string]string)
 	for name, endpoint := range e.all() {
@@ -124,7 +124,7 @@ func (e *endpoints) announce() {
 	liveness.Poke(e.changed)
 }
 
-// standing returns the registration states of all resources, by the names of the resources.
+// The method standing returns the registration states of all resources, by the names of the resources.
 func (e *endpoints) standing() map[string]api.Registration {
 	all := make(map[string]api.Registration)
 	for name, endpoint := range e.all() {

@@ -52,8 +52,8 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does not count
-// if a later mount covers it.
+// The method visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does
+// not count if a later mount covers it.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
@@ -93,14 +93,15 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the path is missing inside the daemon's sandbox, but may exist outside.
+// The method hidden reports whether the path is missing inside the daemon's sandbox, but may exist outside.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was created, because the daemon still sees the old
-// directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or removed.
+// The method replaced returns an error if the directory was removed or replaced since m was created, because the daemon still
+// sees the old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or
+// removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.ownView != m.ownView || strings.HasSuffix(now.ownView.path, deleted)

@@ -19,7 +19,7 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain is the function ReplaceAttr of the text handler. It omits the time and empty attributes, and shows [LevelNotice] as
+// The function plain is ReplaceAttr of the text handler, which omits the time and empty attributes, and shows [LevelNotice] as
 // NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {

@@ -72,7 +72,7 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// addRecord adds the content of a database record to the map all. A line E:KEY=VALUE contains a property, and S:NAME a link
+// addRecord adds the content of a database record to the map "all". A line E:KEY=VALUE contains a property, and S:NAME a link
 // below /dev. G:TAG contains a tag that the device has now or had earlier, and Q:TAG a tag that it has now.
 func addRecord(all map[string]string, text string) {
 	var links, tags, current []string

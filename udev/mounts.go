@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMountTable calls the function changed after each change to the mounts of process 1. When ctx ends, WatchMountTable returns
-// the context's error. The parameter proc is the mount point of procfs.
+// WatchMountTable calls the function "changed" after each change to the mounts of process 1. When ctx ends, WatchMountTable
+// returns the context's error. The parameter proc is the mount point of procfs.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	t, err := openTable(filepath.Join(proc, "1/mountinfo"), func(line string) []string { return []string{line} })
 	if err != nil {
@@ -78,7 +78,7 @@ func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
 
-// each waits for changes to the file until ctx ends, and calls the function report if the keys have changed.
+// The method each waits for changes to the file until ctx ends, and calls the function "report" if the keys have changed.
 func (t *table) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return pollEach(ctx, "watch mounts", t.file, func(int) (err error) {

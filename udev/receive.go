@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// next receives one event. If the queue is empty, the error is EAGAIN.
+// The method next receives one event. If the queue is empty, the error is EAGAIN.
 //
 // The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty (NETLINK_S_CONGESTED
 // in net/netlink/af_netlink.c). A receiver that enumerated all devices earlier would miss the messages that the kernel drops
-// afterwards. Therefore, next reports an overflow as soon as the queue is empty, and not before.
+// afterwards. The overflow is therefore reported as soon as the queue is empty, and not before.
 func (m *Monitor) next(fd int) (Event, error) {
 	for {
 		// With the flag MSG_TRUNC, the kernel returns the true length of a message even if the message is longer than the

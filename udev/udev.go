@@ -24,7 +24,7 @@ type Device struct {
 }
 
 // NewDevice returns the device with the given path and properties. The kernel omits "/dev/" from DEVNAME, so NewDevice adds this
-// prefix to the value in the map all. The strings in the device share the memory of the text that contains its properties.
+// prefix to the value in the map "all". The strings in the device share the memory of the text that contains its properties.
 func NewDevice(sysPath string, all map[string]string) Device {
 	if name := all["DEVNAME"]; name != "" {
 		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")

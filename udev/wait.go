@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollEach calls the functions read and handle in turn. pollEach returns the context's error when ctx ends, or the first error
-// from the two functions. If read returns EAGAIN, there is nothing to read, so pollEach waits in the runtime's poller before it
-// calls read again. This wait blocks no thread and does not wake up the process. pollEach may be called only once for each file.
+// pollEach calls the functions "read" and "handle" in turn. pollEach returns the context's error when ctx ends, or the first
+// error from the two functions. If "read" returns EAGAIN, there is nothing to read, so pollEach waits in the runtime's poller
+// before it calls "read" again. This wait blocks no thread and does not wake up the process. pollEach may be called only once for
+// each file.
 func pollEach(ctx context.Context, what string, file *os.File, read func(fd int) error, handle func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()
@@ -30,8 +31,8 @@ func pollEach(ctx context.Context, what string, file *os.File, read func(fd int)
 	return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", what, err))
 }
 
-// interrupt sets a deadline in the past when ctx ends, which ends reads from the file. After a call of the function stop, the end
-// of ctx no longer affects the file.
+// interrupt sets a deadline in the past when ctx ends, which ends reads from the file. After a call of the function "stop", the
+// end of ctx no longer affects the file.
 func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 }

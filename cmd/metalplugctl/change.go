@@ -33,8 +33,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds a device in the list held, no erasure is running, and metalplugd has recorded what the pods
-// left. The wait continues while metalplugd restarts, because a new metalplugd must inspect the hardware before it knows the
+// awaitRelease waits until no pod holds a device in the list "held", no erasure is running, and metalplugd has recorded what the
+// pods left. The wait continues while metalplugd restarts, because a new metalplugd must inspect the hardware before it knows the
 // holders.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
@@ -111,10 +111,10 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The function may
-// returns the ID of a named device, or an error if the command must not change the device. If may is nil, metalplugd resolves the
-// name. If one device cannot be changed, the command continues with the next device. If metalplugd does not answer, the command
-// stops.
+// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter "may" is
+// a function that returns the ID of a named device, or an error if the command must not change the device. Without this function,
+// metalplugd resolves the name. If one device cannot be changed, the command continues with the next device. If metalplugd does
+// not answer, the command stops.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -150,7 +150,7 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 	return cmd
 }
 
-// changed returns one line of text about a device and its new state.
+// The function changed returns one line of text about a device and its new state.
 func changed(d api.ChangedDevice) string {
 	state := healthCell(d.Device).text
 	text := d.ID + ": " + state
@@ -166,7 +166,7 @@ func changed(d api.ChangedDevice) string {
 	return text
 }
 
-// mayErase shows the device to erase, and asks the operator to type the device ID. If the parameter yes is true, the name must
+// mayErase shows the device to erase, and asks the operator to type the device ID. If the parameter "yes" is true, the name must
 // itself be the ID, because any other name may belong to another disk after a reboot. mayErase asks no question if metalplugd
 // would refuse the erasure, or if there is nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
@@ -232,7 +232,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: the typed ID does not match, so nothing was erased", id)
 }
 
-// failed adds the action and the device to err. If err is nil, the result is nil.
+// The function failed adds the action and the device to err. If err is nil, the result is nil.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil

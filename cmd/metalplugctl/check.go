@@ -77,7 +77,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 // backups, and operators rename a drop-in to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
+// The function ignored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -103,7 +103,7 @@ func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format stri
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds a warning about each valid value that is probably a mistake. review skips the key in the parameter reported,
+// review adds a warning about each valid value that is probably a mistake. review skips the key in the parameter "reported",
 // because that key has a warning already.
 func (f *checkedFiles) review(c config.Config, r config.Resource, reported string) {
 	for i, patterns := range []map[string]string{r.Match, r.Exclude} {

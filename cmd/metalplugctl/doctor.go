@@ -52,13 +52,13 @@ type doctor struct {
 	found []finding
 }
 
-// check is a check of the doctor, with its requirements.
+// check contains one check of the doctor, and the requirements of the check.
 type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
 	hardware bool // whether the check inspects this node's hardware; such a check does not run with a recording
-	// The function run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor
-	// adds an "ok" finding with this text.
+	// run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor adds an "ok"
+	// finding with this text.
 	run func(*doctor) (fine string)
 }
 
@@ -116,7 +116,7 @@ func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	return d
 }
 
-// errSilent means that metalplugd does not answer. The output has already shown this problem.
+// errSilent means that metalplugd does not answer, which the output has already shown.
 var errSilent = errors.New("the daemon does not answer")
 
 // examine runs all checks.
@@ -152,7 +152,7 @@ func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
 
-// ok adds a finding of level ok, which means that the checked part works.
+// The method ok adds a finding that the checked part works.
 func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
 // skip adds a finding, with a remedy, that the check was not possible.

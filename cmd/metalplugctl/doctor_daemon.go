@@ -91,8 +91,8 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// checkUdev checks udevd by its files in /run/udev. The file named control exists while udevd runs, and the file named queue
-// exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev finds out from udevd's files in /run/udev whether udevd is running. The file named control exists while udevd runs,
+// and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")

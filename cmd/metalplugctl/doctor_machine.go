@@ -19,8 +19,9 @@ var pciClasses = []struct{ class, what string }{
 // modules maps PCI vendors to the kernel modules of their drivers.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
-// checkDrivers finds hardware without a driver. metalplugd may not list such hardware, because some classes recognise a device
-// only by its driver. The finding is a warning instead of a failure, because the hardware may be intended for a virtual machine.
+// checkDrivers finds hardware without a driver. metalplugd may not list hardware without a driver, because some classes recognise
+// a device by its driver. The finding is a warning instead of a failure, because the hardware may be intended for a virtual
+// machine.
 func (d *doctor) checkDrivers() (fine string) {
 	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // Glob fails only for an invalid pattern
 	for _, name := range names {
@@ -42,8 +43,8 @@ func (d *doctor) checkDrivers() (fine string) {
 }
 
 // moduleFiles lists, for each package manager, the file from which the package metalplug-selinux installs its policy module. The
-// file moduleBoolean is an SELinux boolean of this module (selinux/metalplug.te). It exists while the module is loaded, and any
-// user can see it.
+// file moduleBoolean is an SELinux boolean of this module (selinux/metalplug.te). This file exists while the module is loaded,
+// and any user can see the file.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},

@@ -95,8 +95,8 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets t.Unfilled if the "match" or "exclude" patterns of a rule match no device. The function unmatched returns the result
-// of [device.Unmatched].
+// compare sets t.Unfilled if the "match" or "exclude" patterns of a rule match no device. The parameter "unmatched" is a function
+// that returns the result of [device.Unmatched].
 func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patterns map[string]string) (key, text string)) {
 	key, text := "", ""
 	switch {
@@ -128,7 +128,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patt
 	}
 }
 
-// idle explains why the resource gets no usable device, or returns "" if it gets one.
+// The method idle explains why the resource gets no usable device, or returns "" if it gets one.
 func (t resourceMatch) idle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):

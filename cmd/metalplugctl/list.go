@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices once, without waiting for changes. The JSON output has the fields that metalplugd sends. Their
-// names never change, so scripts also work with later versions.
+// listCommand shows all devices once, without waiting for changes. The JSON output has the fields that metalplugd sends. The
+// names of the fields never change, so scripts also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -90,10 +90,11 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 	}
 }
 
-// nameOf returns the ID of a device, or its kernel name if it has no ID, because the command why accepts both.
+// nameOf returns the ID of a device, or its kernel name if it has no ID, because the command "why" accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// byUrgency sorts devices with a problem to the start, and devices that are not offered to the end.
+// byUrgency returns the devices in the order of their urgency. Devices with a problem are first, and devices that are not offered
+// are last.
 func byUrgency(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {
@@ -107,7 +108,7 @@ func byUrgency(devices []api.Device) []api.Device {
 	return slices.SortedStableFunc(slices.Values(devices), func(a, b api.Device) int { return cmp.Compare(calm(a), calm(b)) })
 }
 
-// remark returns the text for the last column of a device's row. The parameter held is the reason why the device's resource is
+// remark returns the text for the last column of a device's row. The parameter "held" is the reason why the device's resource is
 // held back, or is empty.
 func remark(d api.Device, held string) string {
 	var all []string

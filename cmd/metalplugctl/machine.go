@@ -37,7 +37,7 @@ func (m machine) read(name string) string {
 }
 
 // readRemedy returns the remedy for a file that could not be read. For a denied permission, the remedy is to run the command as
-// root. For any other error, the remedy is the parameter otherwise.
+// root. For any other error, the remedy is the parameter "otherwise".
 func readRemedy(err error, otherwise string) string {
 	const asRoot = "run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent"
 	switch {
@@ -49,7 +49,7 @@ func readRemedy(err error, otherwise string) string {
 	return asRoot + "; or " + otherwise
 }
 
-// same reports whether two paths, which may be links, refer to the same directory.
+// The method same reports whether two paths, which may be links, refer to the same directory.
 func (m machine) same(a, b string) bool {
 	// If a path does not exist, its info is nil, and SameFile returns false.
 	one, _ := os.Stat(m.path(a))

@@ -62,7 +62,7 @@ type usageError struct{ error }
 // Unwrap returns the cause of the error, which may be EPIPE.
 func (e usageError) Unwrap() error { return e.error }
 
-// usage formats the text of a [usageError].
+// The function usage formats the text of a [usageError].
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // main runs the command until it ends or is interrupted.
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket `PATH` (default: METALPLUG_SOCKET)")
-	// The usage text names the variable, and the help texts must not depend on its value.
+	// The help texts must not show the default, because it depends on the environment.
 	root.PersistentFlags().Lookup("socket").DefValue = ""
 	parsed := false // whether cobra has accepted the command line
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
@@ -143,7 +143,7 @@ func exitCode(command string, err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// checkArguments returns an error if the number of arguments does not match the usage line of the command. In this line,
+// checkArguments returns an error if the number of arguments does not match the usage line of the command. In a usage line,
 // brackets mark an optional argument, and dots mark an argument that may be repeated.
 func checkArguments(cmd *cobra.Command, args []string) error {
 	_, name, _ := strings.Cut(cmd.Use, " ")

@@ -105,7 +105,7 @@ func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *v
 	return err
 }
 
-// machine selects the machine whose devices are shown. The parameter recorded names a recording. If recorded is empty, machine
+// machine selects the machine whose devices are shown. The parameter "recorded" names a recording. If it is empty, machine
 // selects the configured recording, or else this node.
 func (p *preview) machine(recorded string) error {
 	c, err := config.Load(p.file)
@@ -134,7 +134,8 @@ func (p *preview) machine(recorded string) error {
 	return err
 }
 
-// hardware opens the source of devices that a configuration selects. The function done removes the temporary files.
+// hardware opens the source of devices that a configuration selects. The result "done" is a function that removes the temporary
+// files.
 func hardware(c config.Config) (source udev.Source, h *device.Host, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)

@@ -170,8 +170,8 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// The constant gap separates two columns of a table. If a row is wider than the terminal, it continues on the next line after the
-// indentation deeper.
+// The constant "gap" separates two columns of a table. The constant "deeper" is the indentation of the second line of a row that
+// is wider than the terminal.
 const (
 	gap    = "  "
 	deeper = "    "

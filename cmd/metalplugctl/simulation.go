@@ -51,7 +51,7 @@ func daemonFile() (string, error) {
 	return "", fmt.Errorf("metalplugd not found in %s or %s", dir, filepath.Join(dir, "../sbin"))
 }
 
-// run runs metalplugd until the function show returns or the command ends. run calls show when the resources are registered and
+// run runs metalplugd until the function "show" returns or the command ends. run calls show when the resources are registered and
 // the containers have their devices. The options for show contain the socket of this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()

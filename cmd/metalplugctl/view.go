@@ -64,7 +64,7 @@ func isLive(out io.Writer) bool {
 	return width > 0 && canMove()
 }
 
-// live calls the function run with a view on the terminal of a command, or with nil if the output cannot show a view. When the
+// live calls the function "run" with a view on the terminal of a command, or with nil if the output cannot show a view. When the
 // user quits the view, the context of the command ends. Until run returns, the view shows the errors that the command writes to
 // the terminal.
 func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {

@@ -30,8 +30,8 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 	return cmd
 }
 
-// eachState calls the function draw once. If the parameter follow is true, eachState also calls draw after each change, until the
-// command ends.
+// eachState calls the function "draw" once. If the parameter "follow" is true, eachState also calls draw after each change, until
+// the command ends.
 func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
 	state := func() error {
 		devices, resources, err := o.ask(cmd)

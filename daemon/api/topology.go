@@ -11,8 +11,8 @@ type Topology struct {
 
 // Place shows where a device is in the PCI tree.
 type Place struct {
-	// Name is a name such as GPU0 or HCA1. Each PCI function has one name. Name is empty if no resource matches the device, or if
-	// the device is not on PCI.
+	// Name is a short name, such as GPU0 or HCA1. Each PCI function has one name. Name is empty if no resource matches the
+	// device, or if the device is not on PCI.
 	Name string   `json:"name"`
 	Path []string `json:"path"` // path from the PCI host bridge down to the function, or empty if the device is not on PCI
 	Link string   `json:"link"` // speed and width of the link if sysfs shows them, or a note that the function does not answer

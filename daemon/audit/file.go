@@ -59,7 +59,7 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost writes a log message that n entries are missing from the file.
+// The method lost logs that n entries are missing from the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Within reports whether the device at b can join a bundle whose first member is at a. The parameter near is a value in
+// Within reports whether the device at b can join a bundle whose first member is at a. The parameter "near" is a value in
 // [device.Nears]. For "numa", a device on an unknown NUMA node is near every other device.
 func Within(near string, a, b Place) bool {
 	return near == "numa" && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= slices.Index(device.Nears, near)+1

@@ -11,13 +11,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Values of the key rest, which decides how devices outside bundles are offered.
+// Values of the key "rest", which decides how devices outside bundles are offered.
 const (
 	RestHold  = "hold"  // they are not offered
 	RestOffer = "offer" // each is offered under the name of its own resource
 )
 
-// defaultNear is the default value of the key near in a file.
+// defaultNear is the default value of the key "near" in a file.
 const defaultNear = "any"
 
 // bundleKeys lists the keys of a bundle resource, in addition to the keys that all resources have.

@@ -31,13 +31,13 @@ const (
 	None = "none"
 )
 
-// Values of the key prefer, which decides which free devices metalplug recommends to the kubelet.
+// Values of the key "prefer", which decides which free devices metalplug recommends to the kubelet.
 const (
 	Packed = "packed" // devices that are near each other
 	Spread = "spread" // devices with the fewest shares in use, for devices with several shares
 )
 
-// Values of the key inject, which decides how a container gets its devices.
+// Values of the key "inject", which decides how a container gets its devices.
 const (
 	InjectNodes = "nodes" // containers get a list of device nodes
 	InjectCDI   = "cdi"   // containers get CDI device names, which the runtime must support
@@ -50,7 +50,7 @@ const (
 	WhenBoth    = "both"
 )
 
-// Values of the key serve, which selects the API that offers the devices to the kubelet.
+// Values of the key "serve", which selects the API that offers the devices to the kubelet.
 const (
 	ServePlugin = "plugin" // through the device plugin API
 	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)

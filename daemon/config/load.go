@@ -28,7 +28,7 @@ func Load(file string) (Config, error) {
 	return load(file, file == DefaultFile)
 }
 
-// load does the work of Load. The main file may be missing if optional is true.
+// load does the work of Load. The main file may be missing if the parameter "optional" is true.
 func load(main string, optional bool) (Config, error) {
 	dir, _ := filepath.Abs(filepath.Dir(main)) // if this fails, the working directory was removed, and reading the file fails too
 	var files []*file

@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// takeResources reads all [[resource]] tables in the files. If the flag apply is set, takeResources also adds the built-in
-// resources.
+// takeResources reads all [[resource]] tables in the files. If the parameter "apply" is true, takeResources also adds the
+// built-in resources.
 func (c *Config) takeResources(files []*file, apply bool) {
 	tables := resourceTables(files, apply)
 	c.places = make(map[string]*table)

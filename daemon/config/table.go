@@ -145,7 +145,7 @@ func (t *table) check(key string, err error) {
 	}
 }
 
-// require reports a key that is not set. The parameter wanted says what the operator should write. If the key is misspelt,
+// require reports a key that is not set. The parameter "wanted" says what the operator should write. If the key is misspelt,
 // merge has already reported it.
 func (t *table) require(key, wanted string) {
 	misspelt := func(set string) bool { return similar(set, []string{key}) != "" }
@@ -154,8 +154,8 @@ func (t *table) require(key, wanted string) {
 	}
 }
 
-// take returns the value of a key if the key is set and the value has the right type. The parameter wanted describes that
-// type in the error.
+// take returns the value of a key if the key is set and the value has the right type. The parameter "wanted" describes that type
+// in the error.
 func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	v := t.value(key)
 	if taken, ok = v.(T); !ok && v != nil {
@@ -173,7 +173,7 @@ func (t *table) text(key string, to *string) (ok bool) {
 	return ok
 }
 
-// checked reads a string, and reports the problem that the function check finds. The result is true if there is a valid string.
+// checked reads a string, and reports the problem that the function "check" finds. The result is true if there is a valid string.
 func (t *table) checked(key string, to *string, check func(string) error) bool {
 	if !t.text(key, to) {
 		return false

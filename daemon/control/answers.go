@@ -64,8 +64,8 @@ func wwidOf(t *device.Target) string {
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// reading returns the number of disks that metalplugd is reading, and the percentage of their bytes that it has read. Without
-// such a disk, the result is nil.
+// The function reading returns the number of disks that metalplugd is reading, and the percentage of their bytes that it has
+// read. Without such a disk, the result is nil.
 func reading(snapshot *inventory.Snapshot) *api.ReadProgress {
 	var r api.ReadProgress
 	var read, size int64

@@ -46,7 +46,8 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// changing returns a handler that changes a device and sends its new state. The handler accepts the same users as [permitted].
+// The method changing returns a handler that changes a device and sends its new state. The handler accepts the same users as
+// [permitted].
 func (s *Server) changing(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		id := r.PathValue("id")

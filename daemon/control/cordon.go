@@ -18,7 +18,7 @@ import (
 // errNoDryRun is the error for a dry run of a cordon. A cordon is easy to undo, so a dry run is not necessary.
 var errNoDryRun = errors.New("dry_run applies only to a reset or an adoption")
 
-// by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
+// The method by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
 func (c request) by() api.Cordon {
 	made := api.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
 	if c.uid == 0 {

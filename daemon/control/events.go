@@ -62,8 +62,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 // snapshots in a short time.
 const slowClient = time.Second
 
-// missing returns an event for a client that took too long to read the events of a snapshot. The parameters are the version
-// of that snapshot, the version of the newest snapshot, and the time that the client took.
+// The function missing returns an event for a client that took too long to read the events of a snapshot. The parameters are the
+// version of that snapshot, the version of the newest snapshot, and the time that the client took.
 func missing(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil

@@ -103,8 +103,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices for which the function is returns true, but omits devices without a class. If near is true,
-// explain replaces an omitted device with the nearest device that has a class.
+// explain explains the udev devices that the function "is" selects, but omits devices without a class. If the parameter "near" is
+// true, explain replaces an omitted device with the nearest device that has a class.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -122,7 +122,8 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 
 // explainNearest explains the device that is nearest to a path. explainNearest first tries a parent, such as the GPU to which a
 // render node belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI
-// function, such as the RDMA device that belongs to a device node. If there is no such device, the result is the parameter none.
+// function, such as the RDMA device that belongs to a device node. If there is no such device, the result is the parameter
+// "none".
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

@@ -11,7 +11,7 @@ var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are n
 // BundlePrefix is the beginning of a bundle's ID. The ID of the bundle's first member follows the prefix.
 const BundlePrefix = "bundle"
 
-// Nears lists the values of the configuration key near, which limits the distance between the first member of a bundle and the
+// Nears lists the values of the configuration key "near", which limits the distance between the first member of a bundle and the
 // others.
 var Nears = []string{
 	"switch", // below the same PCI bridge, such as a port of a PCIe switch

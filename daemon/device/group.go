@@ -47,8 +47,8 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error that names the required patterns without a matching member, or nil. The map taken
-// contains the nodes of other devices, with their owners.
+// The method missing returns an [ErrIncomplete] error that names the required patterns without a matching member, or nil. The map
+// "taken" contains the nodes of other devices, with their owners.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -198,7 +198,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers returns the nodes of a group. The map taken contains the matching nodes that belong to another class, or to the
+// ownMembers returns the nodes of a group. The map "taken" contains the matching nodes that belong to another class, or to the
 // group of an earlier rule, with their owners.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)

@@ -63,8 +63,8 @@ func identifyAll(h *Host, class *Class, seen []udev.Device) (devices []Device) {
 	return devices
 }
 
-// existing lists the values that the devices have for a key. If no device has the key, existing lists the keys of the devices. A
-// device also has the keys that the kernel reports for its parents.
+// The function existing lists the values that the devices have for a key. If no device has the key, existing lists the keys of
+// the devices. A device also has the keys that the kernel reports for its parents.
 func existing(h *Host, devices []Device, key string) string {
 	var values []string
 	keys := map[string]bool{IDProperty: true}

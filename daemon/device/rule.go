@@ -112,7 +112,7 @@ type mismatch struct {
 // Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// matches returns nil if the rule takes the device d, and a [mismatch] otherwise.
+// The method matches returns nil if the rule takes the device d, and a [mismatch] otherwise.
 func (r *Rule) matches(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(d, key); ok && matchesPattern(key, r.Exclude[key], value) {

@@ -200,9 +200,9 @@ type Smart struct {
 // probeLimit is the maximum duration of a probe. A disk that needs more time to read 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// problems describes the problems that a disk reports. If the parameter sick is true, the text contains the problems that make a
-// disk unhealthy, and otherwise those of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure 207,
-// as in nvme.h of libnvme.
+// problems describes the problems that a disk reports. If the parameter "sick" is true, the text contains the problems that make
+// a disk unhealthy, and otherwise those of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
+// 207, as in nvme.h of libnvme.
 func (s Smart) problems(sick bool) string {
 	var all []string
 	for bit, problem := range []struct {

@@ -12,8 +12,8 @@ import (
 )
 
 // Main is the main function of a program that answers one request. Main calls serve for this request and returns the exit code of
-// the program. If an operator starts the program manually, Main prints the text about, which describes the program and names the
-// command to use instead.
+// the program. If an operator starts the program manually, Main prints the text "about", which describes the program and names
+// the command to use instead.
 func Main(name, about string, serve func() error) int {
 	if args := os.Args[1:]; len(args) > 0 {
 		if slices.Contains([]string{"--help", "-help", "-h"}, args[0]) {

@@ -19,8 +19,8 @@ type Record struct {
 	Boot string `json:"boot,omitempty"`
 	// Marks contains the marks that still apply, oldest first.
 	Marks []mark `json:"marks,omitempty"`
-	// Counters contains the base values with which the values of error counters are compared. The keys consist of the sysfs path
-	// and the name of the counter.
+	// Counters contains a base value for each error counter, so that an increase can be detected. The keys consist of the sysfs
+	// path and the name of the counter.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 

@@ -130,7 +130,7 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 	return h.do(ctx, r)
 }
 
-// do sends a request to metalplug-reset.
+// The method do sends a request to metalplug-reset.
 func (h *client) do(ctx context.Context, r reset.Request) (device.Report, error) {
 	a, err := h.reset.Do(ctx, r)
 	if err != nil {

@@ -82,8 +82,8 @@ func (s *Subject) Next() int {
 	return s.looks + 1
 }
 
-// reported stores a report from udev. An equal report does not replace the old one, because the sightings share memory with the
-// old one.
+// The method reported stores a report from udev. An equal report does not replace the old one, because the sightings share memory
+// with the old one.
 func (s *Subject) reported(d udev.Device) {
 	if *s.udev != d {
 		newer := d // this copy lets d stay on the stack in most calls

@@ -52,7 +52,7 @@ func Owners(dir string) (map[string][]string, error) {
 	return owners, err
 }
 
-// booked returns the same map as Owners, and also the time when the kubelet wrote the checkpoint.
+// The function booked returns the same map as Owners, and the time when the kubelet wrote the checkpoint.
 func booked(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)

@@ -23,8 +23,8 @@ import (
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, pick also
-// returns the IDs that the kubelet used. If a device is unhealthy, pick returns an error. With the flag again, mayRestart decides
-// about an unhealthy device.
+// returns the IDs that the kubelet used. If a device is unhealthy, pick returns an error. With the flag "again", mayRestart
+// decides about an unhealthy device.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -144,8 +144,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// env returns the variables that a container gets for the devices of one resource. A container with CDI names gets them too,
-// because if several CDI devices set the same variable, only the last value takes effect.
+// env returns the variables that a container gets for the devices of one resource. A container with CDI names gets these
+// variables too, because if several CDI devices set the same variable, only the last value takes effect.
 func (g memberGroup) env() map[string]string {
 	env := map[string]string{g.Resource.Variable: strings.Join(ids(g.devices), ",")}
 	for _, d := range g.devices {
@@ -222,7 +222,7 @@ func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Alloc
 	return granted(ids(devices), answer), nil
 }
 
-// granted converts the answer for a container.
+// The function granted converts the answer for a container.
 func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Allocation {
 	g := api.Allocation{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
 	for _, d := range answer.GetDevices() {

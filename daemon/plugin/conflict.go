@@ -284,8 +284,8 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	return heldInterval
 }
 
-// leftover returns true if the kubelet still counts the last list from the other plugin, although that plugin has ended. Since
-// Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
+// The method leftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has
+// ended. Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
 func (c *conflict) leftover(live []int) bool {
 	open := c.e.streams.client() != nil || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)

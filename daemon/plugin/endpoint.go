@@ -143,7 +143,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	// The channel devices is closed when the devices change, or nil if the resource should be registered now.
+	// The channel "devices" is closed when the devices change, or nil if the resource should be registered now.
 	var devices <-chan struct{}
 	for {
 		select {
@@ -236,7 +236,7 @@ func (e *Endpoint) ensureSocket() error {
 	return err
 }
 
-// absent returns an error that describes why there is no kubelet to register with.
+// The function absent returns an error that describes why there is no kubelet to register with.
 func absent(path string) error {
 	if _, err := os.Lstat(path); err != nil {
 		return fmt.Errorf("find %s: %w", path, fsutil.Cause(err))

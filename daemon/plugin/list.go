@@ -61,9 +61,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods hold a device, but which the resource no longer has after a change of the number of
-// shares. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods would
-// otherwise share it than its present pods expect.
+// The method outdated returns the IDs under which pods hold a device, but which the resource no longer has after a change of the
+// number of shares. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods
+// would otherwise share it than its present pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.HeldAs {

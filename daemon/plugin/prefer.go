@@ -58,7 +58,7 @@ type choice struct {
 // noChoice is the cost of an impossible choice.
 const noChoice = -1
 
-// prefer chooses n of the available shares. The choice includes all shares in the parameter must. prefer chooses devices that are
+// prefer chooses n of the available shares. The choice includes all shares in the list "must". prefer chooses devices that are
 // near each other. If Spread is set, prefer chooses the devices with the fewest shares in use instead. The same arguments always
 // lead to the same result. If the request is invalid, the result is empty, and the kubelet makes its own choice.
 func (r *Resource) prefer(offer *inventory.Offer, available, must []string, n int) []string {

@@ -55,9 +55,9 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced reacts to a new kubelet.sock that appears while the stream is open. If the process that listens on the new socket is
-// still the same kubelet, the socket was only recreated or relabelled. If another process listens on the new socket, the old
-// kubelet is still running, so replaced ends its stream, and Run then registers with the new kubelet.
+// The method replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on the new
+// socket is still the same kubelet, the socket was only recreated or relabelled. If another process listens on the new socket,
+// the old kubelet is still running, so replaced ends its stream, and Run then registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -162,8 +162,8 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// unanswered is called if the kubelet could not be reached, and returns the delay before the next attempt. The delay is very
-// short if the kubelet is about to listen.
+// The method unanswered records that the kubelet could not be reached, and returns the delay before the next attempt. The delay
+// is very short if the kubelet is about to listen.
 func (e *Endpoint) unanswered(err error) time.Duration {
 	if time.Since(e.kubelet.since) < connectTimeout && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
 		e.kubelet.notBefore = time.Now().Add(connectInterval)

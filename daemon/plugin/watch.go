@@ -89,8 +89,8 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 }
 
 // rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. The result
-// complaint says why the directories cannot be watched, or is empty. rearm logs the reason unless it is the same as the parameter
-// last.
+// "complaint" says why the directories cannot be watched, or is empty. rearm logs the reason unless it is the same as the
+// parameter last.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()

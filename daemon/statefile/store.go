@@ -88,7 +88,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	return fmt.Errorf("%w; the file was moved to %s", err, aside)
 }
 
-// removed returns an error if other files in the directory show that a state file was there and has been removed.
+// The method removed returns an error if other files in the directory show that a state file was there and has been removed.
 func (s *Store) removed() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {

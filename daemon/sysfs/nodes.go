@@ -67,12 +67,12 @@ type Disk struct {
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first of a disk's block devices for which the function matches returns true.
+// Part returns the first of a disk's block devices that the function "matches" selects.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return findNode(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 }
 
-// findNode returns the first of the given nodes for which the function matches returns true.
+// findNode returns the first of the given nodes that the function "matches" selects.
 func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
 	if i := slices.IndexFunc(nodes, matches); i >= 0 {
 		return nodes[i], true

@@ -33,7 +33,7 @@ func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 	return exchange.Encode(a)
 }
 
-// do carries out a request, if the configuration names a unit for it.
+// The method do carries out a request, if the configuration names a unit for it.
 func (h Helper) do(request []byte) error {
 	r, err := exchange.Decode[Request](request)
 	if err == nil {

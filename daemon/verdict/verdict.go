@@ -110,7 +110,7 @@ func (f *Facts) Unusable() error {
 	return cmp.Or(f.unproven(), f.Seen.Offer)
 }
 
-// unproven returns which evidence is missing before a disk without a tenant can be offered, or nil.
+// The method unproven describes the evidence that is missing before a disk without a tenant can be offered, or returns nil.
 func (f *Facts) unproven() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:

@@ -18,7 +18,7 @@ import (
 
 // attrs writes the attributes of a device, including those in subdirectories that are not devices themselves. The kernel has no
 // list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore, attrs reads
-// every file that the function omitted does not exclude. The kernel refuses to open an attribute that cannot be read, even for
+// every file that the function "omitted" does not exclude. The kernel refuses to open an attribute that cannot be read, even for
 // root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
 func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int) {
 	entries, err := os.ReadDir(r.Path(path.Join(sysPath, below)))
@@ -51,8 +51,8 @@ func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int
 	}
 }
 
-// omitted reports whether a recording omits an entry in a device's directory. Some entries are redundant, large or useless. Other
-// entries are slow to read, or reading them has side effects.
+// The function omitted reports whether a recording leaves out an entry in a device's directory. Some entries are redundant, large
+// or useless. Other entries are slow to read, or reading them has side effects.
 func omitted(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",

@@ -176,7 +176,7 @@ func isBus(subsystem string) bool {
 }
 
 // apply changes the tree below root from one state to another, and leaves unchanged files alone. apply replaces a changed file
-// atomically, so that a reader always finds a complete file. If the parameter from is nil, apply assumes that no process reads
+// atomically, so that a reader always finds a complete file. If the parameter "from" is nil, apply assumes that no process reads
 // the tree yet.
 func apply(root string, from, to tree) error {
 	for name, e := range from {
@@ -204,8 +204,8 @@ func apply(root string, from, to tree) error {
 	return nil
 }
 
-// write creates the file or link. If the parameter read is true, a process may be reading the tree, so write creates the file as
-// ".spare" in the root and renames it.
+// write creates the file or link. If the parameter "read" is true, a process may be reading the tree, so write creates the file
+// as ".spare" in the root and renames it.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
