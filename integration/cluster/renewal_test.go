@@ -109,6 +109,11 @@ func TestClaimRenewal(t *testing.T) {
 		if !driver.alive() {
 			s.Error("the driver has ended")
 		}
+		text, err := os.ReadFile(node.path("metalplug-dra.log"))
+		s.must(err)
+		if n := strings.Count(string(text), "the identity has expired"); n != 1 {
+			s.Errorf("the log shows %d times that the identity has expired", n)
+		}
 		s.step("it was renewed, the slice is written after %v, and a pod runs after %v",
 			published.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	})

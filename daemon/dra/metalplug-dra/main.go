@@ -81,10 +81,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log.Info("identity read", "detail", who)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
-	var logged atomic.Value      // last flaw of the identity
+	var logged atomic.Bool       // whether the last identity had a flaw
 	note := func(problem string) {
 		who, flaw := described(config, *node)
-		if logged.Swap(flaw) != flaw && flaw != "" {
+		if before := logged.Swap(flaw != ""); flaw != "" && !before {
 			log.Warn("identity invalid", "reason", flaw)
 		}
 		_ = systemd.Status(strings.TrimSuffix(who+"; "+cmp.Or(flaw, problem, map[bool]string{true: "the API server refuses the identity"}[refused.Load()]), "; "))
