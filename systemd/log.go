@@ -40,8 +40,8 @@ type Log struct {
 	written chan struct{} // closed by the writer
 }
 
-// OpenLog returns a log that writes to the journal if standard error is connected to the journal. If not, the log writes text
-// without timestamps to w.
+// OpenLog returns a log that writes to the journal if standard error is connected to the journal, and writes text without
+// timestamps to w if not.
 func OpenLog(w io.Writer, level slog.Level) *Log {
 	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
 		return openJournal(journalPath, os.Stderr, level)

@@ -112,7 +112,7 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 }
 
 // changeCommand adds the code and the flags to a command that changes devices and shows their new states. The parameter "may" is
-// a function that returns the ID of a named device, or an error if the command must not change the device. Without this function,
+// a function that returns the ID of a named device, or an error if the command must not change the device. If "may" is nil,
 // metalplugd resolves the name. If one device cannot be changed, the command continues with the next device. If metalplugd does
 // not answer, the command stops.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {

@@ -157,14 +157,14 @@ type ResourceReset struct {
 	// Scrub is the erase method, which is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
 	// resource of disks must set Scrub.
 	Scrub string
-	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
+	// The value of When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
 	// Timeout is the maximum duration of the work. The default is 20 s. For an erasure after a release, and for every erasure with
 	// DRA, the default is 1 h. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout applies only to the
 	// release, and the work before a start must end within 25 s.
 	Timeout time.Duration
-	// ScrubUnset is true for a resource of class node for which no file sets a scrub. Disks that match such a resource are not
-	// offered.
+	// ScrubUnset is true for a resource of class node for which no file sets a scrub. metalplug does not offer disks that match a
+	// resource with ScrubUnset.
 	ScrubUnset bool
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// metrics contains the metrics of metalplugd. metrics has its own registry, so that metrics of other packages are not included.
+// metrics contains metalplugd's metrics in a separate registry, so that metrics of other packages are not included.
 //
 // The number of series depends on the configuration and the hardware. Each scrape creates the series, so removed devices and
 // pods that have ended have no series. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has

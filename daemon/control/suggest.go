@@ -38,7 +38,7 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 }
 
 // nodeRules returns rules of class node that match a udev device with a device node. The first rules match an identity that
-// survives a reboot. The last one matches the name of the node.
+// survives a reboot, and the last one matches the name of the node.
 func nodeRules(u udev.Device) []device.Rule {
 	if u.DevNode == "" {
 		return nil

@@ -129,7 +129,7 @@ type Class struct {
 	Warning func(*Host, Device) string
 	// Target describes the device for a helper. Target returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
-	// NeedsAll means that all PCI functions of a healthy device must be healthy, instead of at least one.
+	// NeedsAll means that a device is unhealthy if any of its PCI functions is unhealthy, rather than if all of them are.
 	NeedsAll bool
 	// Notice returns a mark for an event that reports the start or end of a fault that sysfs does not show. Notice is called for
 	// every event on the machine.

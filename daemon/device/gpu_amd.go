@@ -14,8 +14,8 @@ package device
 //
 // Only the compute driver shows which nodes belong to a partition. The compute driver reports the minor of the partition's render
 // node. The nodes of the first partition belong to the PCI function. The nodes of all other partitions belong to platform devices
-// without a PCI parent. These nodes exist even if the GPU is not partitioned. The kernel sends no event when the mode changes, so
-// the GPU is inspected every minute.
+// without a PCI parent. The nodes of the platform devices exist even if the GPU is not partitioned. The kernel sends no event
+// when the mode changes, so the GPU is inspected every minute.
 //
 // Health: a partition is healthy if its GPU is. The RAS counters are not read, for the reason in gpu_health.go. A bad memory page
 // that cannot be retired causes a warning.

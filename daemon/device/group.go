@@ -30,8 +30,8 @@ const (
 )
 
 // Group is a set of device nodes that are offered as one device. The patterns have the syntax of [udev.Glob] and match names such
-// as "/dev/snd/controlC0". By selects the kind of hardware to which the rule's fields Match and Exclude apply. These fields can
-// use only properties that the kernel reports for such hardware. If By is empty, Match and Exclude are empty too.
+// as "/dev/snd/controlC0". By selects the kind of hardware to which the rule's fields Match and Exclude apply. Match and Exclude
+// can use only properties that the kernel reports for this hardware. If By is empty, Match and Exclude are empty too.
 type Group struct {
 	Nodes    []string // if one of these patterns matches no node, the device is incomplete
 	Optional []string // nodes that match these patterns also belong to the device

@@ -25,7 +25,7 @@ const (
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 	// renameLimit is the maximum time that udev may take to report the new name of a device ("move" from device_rename in
-	// drivers/base/core.c). The old path no longer exists during this time. In an emulated machine, udev took 300 ms to report
+	// drivers/base/core.c). During the rename, the old path no longer exists. In an emulated machine, udev took 300 ms to report
 	// the new name.
 	renameLimit = 2 * time.Second
 )

@@ -44,8 +44,8 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted means that the kubelet does not report which devices it counts. Kubelets before 1.21 cannot do so, and kubelets
-// from 1.21 to 1.27 need the feature gate KubeletPodResourcesGetAllocatable.
+// ErrNotCounted means that the kubelet does not report which devices it counts. Kubelets before 1.21 cannot report the devices,
+// and kubelets from 1.21 to 1.27 need the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 

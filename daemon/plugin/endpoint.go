@@ -93,7 +93,7 @@ type Endpoint struct {
 	// Counted may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
 	// Counted is nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	// Parked keeps connections open that belonged to endpoints that ended while their resource was held back.
+	// Parked keeps an endpoint's connection open if the endpoint ends while its resource is held back.
 	Parked *Parked
 	// Before is the time when the last endpoint of the resource registered or ended. Before is zero if there was no endpoint. The
 	// last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of

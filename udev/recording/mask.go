@@ -16,9 +16,9 @@ import (
 // the text.
 const secretSize = 5
 
-// secrets maps each identity in a recording that could reveal the machine or its owner to a random replacement. Identities are
-// serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. Models, firmware versions, PCI addresses,
-// PCI IDs and the mount points of disks are not masked, because bug reports need them.
+// secrets contains a random replacement for each identity in a recording that could reveal the machine or its owner. Identities
+// are serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. Models, firmware versions, PCI
+// addresses, PCI IDs and the mount points of disks are not masked, because bug reports need them.
 type secrets map[string]string
 
 // secretProperties lists the udev properties whose whole value is an identity.
@@ -28,8 +28,8 @@ var secretProperties = []string{
 	"ID_REVISION_SERIAL", "ID_NET_NAME_MAC",
 }
 
-// secretAttrs lists the sysfs attributes of NVMe controllers and namespaces, GPUs, and RDMA, USB and network devices that contain
-// an identity (Documentation/ABI in the kernel source).
+// secretAttrs lists the sysfs attributes that identify an NVMe controller or namespace, a GPU, or an RDMA, USB or network device
+// (Documentation/ABI in the kernel source).
 var secretAttrs = []string{
 	"serial", "serial_number", "wwid", "wwn", "uuid", "nguid", "eui", "unique_id", "node_guid", "sys_image_guid", "board_serial",
 	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",
