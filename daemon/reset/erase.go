@@ -74,13 +74,15 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err != nil {
 		return "", err
 	}
-	if err := t.checkNotOpen(ctx, c); err != nil {
+	// The kernel counts data only when it writes the data from its cache to the disk.
+	if err := cmp.Or(t.checkNotOpen(ctx, c), c.flush()); err != nil {
 		return "", err
 	}
+	had.written = sysfs.Written(&t.Tree, c.sysPath)
 	// The following checks are the last ones before the erasure. No slow step may follow, because a process may open the disk
 	// after the check for open files. The helper checks for exports, loop devices and other hosts again, because the read took
 	// time. An exclusive open does not detect these uses.
-	if err := cmp.Or(e.ready(c), t.checkUnused(c.Disk), c.checkNotShared(), t.checkIdentity(anyAppearance)); err != nil {
+	if err := cmp.Or(c.checkWritten(t.Written, had.written), e.ready(c), t.checkUnused(c.Disk), c.checkNotShared(), t.checkIdentity(anyAppearance)); err != nil {
 		return "", err
 	}
 	t.step.set("erasing %s by %s", c.Name(), t.Scrub)
@@ -88,11 +90,14 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if done, err = e.run(ctx, c, had); err != nil {
 		return "", err
 	}
-	t.answer.Written = sysfs.Written(&t.Tree, c.sysPath) // metalplugd notices later writes by this number
 	seen, err := t.verifyErasure(ctx, c, had)
-	if err != nil {
+	switch {
+	case err != nil && had.foreign: // metalplugd must not repeat the erasure, because it would erase the data of the other process
+		return done, errorf(Foreign, "another process wrote to %s during its erasure: %w", c.Name(), err)
+	case err != nil:
 		return done, err
 	}
+	t.answer.Written = had.written      // metalplugd notices later writes by this number
 	if time.Since(began) > closeLimit { // a process may have opened the disk and written to it during a long erasure
 		if err := t.checkNotOpen(ctx, c); err != nil {
 			return done, errorf(Foreign, "another process may have written to %s since it was erased: %w", c.Name(), err)
@@ -166,7 +171,7 @@ const (
 // range therefore begins one granule before the end of the previous range. In this way, each granule lies completely within one
 // range.
 func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *claim, *evidence) (string, error) {
-	return func(ctx context.Context, c *claim, _ *evidence) (string, error) {
+	return func(ctx context.Context, c *claim, had *evidence) (string, error) {
 		began := time.Now()
 		granule := int64(c.Uint(c.sysPath, "queue/discard_granularity"))
 		chunk := max(chunk, granule)
@@ -175,6 +180,7 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, c.Name(), from, c.size, time.Since(began).Round(time.Second))
 			}
 			start := max(0, from-granule)
+			had.written += uint64(min(from+chunk, c.size)-start) / 512
 			b := binary.NativeEndian.AppendUint64(nil, uint64(start)) // uint64_t range[2]
 			_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(min(from+chunk, c.size)-start)))
 			switch {

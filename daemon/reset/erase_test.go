@@ -66,6 +66,9 @@ func TestErasureOfWhatIsKnown(t *testing.T) {
 			r.Fingerprint = printOf0(m)
 			c.change(n)
 			got := m.ask(r)
+			if r.ByHand, r.Tenant = true, false; c.want == Foreign && !strings.Contains(m.ask(r).Detail, "which was written after its adoption") {
+				t.Error("other data than the operator adopted is erased")
+			}
 			if r.Fingerprint == "" || got.Result != c.want || n.blank() != (c.want == OK) {
 				t.Errorf("fingerprint %s: %+v", r.Fingerprint, got)
 			}
@@ -116,7 +119,7 @@ func TestErasureOfBlocks(t *testing.T) {
 				t.Errorf("answer is %+v", got)
 			}
 			flush := "ioctl nvme0n1 0x1261 0000000000000000"
-			if calls := slices.Concat([]string{"open nvme0n1 for writing", flush}, want.ioctls, []string{flush}); !reflect.DeepEqual(m.calls, calls) {
+			if calls := slices.Concat([]string{"open nvme0n1 for writing", flush, flush}, want.ioctls, []string{flush}); !reflect.DeepEqual(m.calls, calls) {
 				t.Errorf("it did %q\nwant %q", m.calls, calls)
 			}
 			if !n.blank() || n.volatile {
@@ -262,6 +265,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"another request", func(m *machine, n *fakeNode, r *Request) { m.lockElsewhere(disk0) }, Busy, "another request for "},
 		{"nothing identifies it", func(m *machine, n *fakeNode, r *Request) { r.Identity = nil }, Refused, "nothing in the request identifies the device"},
 		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "flush the cache of nvme0n1: input/output error"},
+		{"not from a pod", func(m *machine, n *fakeNode, r *Request) { r.Tenant = false }, Refused, "its content is not from a pod on this node"},
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {
 			r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")

@@ -57,9 +57,9 @@ func (t *task) prepare(ctx context.Context) error {
 		}
 		done = append(done, text)
 		// If the disk has reappeared after the reset, another medium with the same identity may have replaced it. No attribute
-		// shows the difference.
-		if t.seq != 0 && t.Uint(t.SysPath, "diskseq") != t.seq {
-			t.answer.Appearance = ""
+		// shows the difference. In this case, the kernel counts writes from 0.
+		if t.seq == 0 || t.Uint(t.SysPath, "diskseq") != t.seq {
+			t.answer.Appearance, t.Written = "", nil
 		}
 	}
 	if t.Scrub != "" {
@@ -101,15 +101,12 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 		return "", err
 	}
 	defer c.release()
-	if err := cmp.Or(c.lock(ctx, unix.LOCK_SH), t.checkIdentity(), c.checkNotShared()); err != nil {
+	if err := cmp.Or(c.lock(ctx, unix.LOCK_SH), t.checkIdentity(), c.checkNotShared(), c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath))); err != nil {
 		return "", err
 	}
 	t.seq, t.answer.Size = c.seq, c.size
 	if t.Scrub != "" && t.Uint(c.sysPath, "ro") != 0 {
 		return "", errorf(Refused, "%s is read-only", c.Name())
-	}
-	if t.Written != nil && sysfs.Written(&t.Tree, c.sysPath) != *t.Written { // the number also changes if the disk loses a path
-		return "", errorf(Foreign, "a process may have written to %s after the last pod had ended, or after the operator had allowed the erasure", c.Name())
 	}
 	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.unreadable(c) {
 		return "", nil
@@ -119,6 +116,15 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 		return "", err
 	}
 	return t.checkContent(c, s)
+}
+
+// checkWritten returns an error if the number of written sectors differs from the number in the request. The number also changes
+// if the disk loses a path.
+func (c *claim) checkWritten(want *uint64, sectors uint64) error {
+	if want != nil && sectors != *want {
+		return errorf(Foreign, "a process may have written to %s after the last pod had ended, or after the operator had allowed the erasure", c.Name())
+	}
+	return nil
 }
 
 // checkContent returns an error if the disk contains data that the request does not allow. No data is allowed on a disk that must

@@ -64,7 +64,7 @@ type Result string
 const (
 	OK          Result = "ok"          // the work is done and verified, or a probe or survey found that the disk is not in use
 	Refused     Result = "refused"     // the request does not match the device, or the helper must not change the device
-	Foreign     Result = "foreign"     // the disk contains data that the request does not allow, and was not changed
+	Foreign     Result = "foreign"     // the disk contains data that the request does not allow; the helper has not erased this data
 	Busy        Result = "busy"        // another process or the kernel uses the device
 	Gone        Result = "gone"        // the device is absent, or did not come back after a reset
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method

@@ -98,7 +98,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	for one, err := range sweep(ctx, 0, c.size, direct.read) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return errorf(Failed, "reading all of %s to %s took too long: nothing was erased; allow more time", c.Name(), purpose)
+			return errorf(Failed, "reading all of %s to %s took too long: allow more time", c.Name(), purpose)
 		case err != nil:
 			return err
 		case enough(one):

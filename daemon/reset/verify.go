@@ -9,6 +9,8 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // To verify an erasure, the helper again reads the blocks that contained data before the erasure. A drive may acknowledge
@@ -39,6 +41,13 @@ type evidence struct {
 	seed    maphash.Seed
 	hashes  map[int64]uint64 // hashes of the blocks by offset; 0 for a block that could not be read
 	blank   map[int64]bool   // offsets of the blocks that were read before the erasure and contained no data
+
+	// written is the expected value of [sysfs.Written] during the erasure, and the value that was found after it. If the value is
+	// higher than expected, foreign is true, because another process may have written to the disk. The value is also higher if
+	// the kernel repeats a write of zeroes that the disk does not support (blkdev_issue_zeroout in block/blk-lib.c). Therefore,
+	// the helper then reads the whole disk.
+	written uint64
+	foreign bool
 
 	zeroes, ones, random int   // number of blocks that contain only 00, only ff, or other data after the erasure
 	uncertain            int64 // offset of a block with data that was not read before the erasure, or -1
@@ -100,6 +109,8 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
 	}
+	written := sysfs.Written(&c.Tree, c.sysPath)
+	e.written, e.foreign = written, written > e.written
 	c.step.set("reading %s back", c.Name())
 	held := make([]chunk, 0, len(e.hashes))
 	for _, at := range slices.Sorted(maps.Keys(e.hashes)) {
@@ -126,7 +137,7 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 			e.block(at, b)
 		}
 	}
-	if !e.known && e.failure == nil {
+	if (!e.known || e.foreign) && e.failure == nil {
 		if err := c.readUntil(ctx, "check that nothing is left", each); err != nil {
 			return nil, err
 		}
@@ -146,6 +157,8 @@ func (e *evidence) block(at int64, b []byte) {
 		e.failure = fmt.Errorf("byte %d cannot be read, although an erased block must be readable; replace the drive", at)
 	case bytes.Count(b, []byte{0}) == len(b):
 		e.zeroes++
+	case e.foreign && !blank(b):
+		e.failure = fmt.Errorf("data is present at byte %d", at)
 	case e.promise == mustBeZero:
 		e.failure = fmt.Errorf("the block at byte %d is not all zeroes", at)
 	case blank(b):
