@@ -609,7 +609,8 @@ func TestHoldersUnderAttack(t *testing.T) {
 			pids := append(inPod(t, c.start), holder)
 			a, resident := asked(t)
 			t.Logf("%d MiB", resident>>10)
-			if got := leaders(a.Holders, pids...); len(got) != len(pids) || slices.ContainsFunc(a.Unread, ofPod) {
+			unread := c.name != "forks" && slices.ContainsFunc(a.Unread, ofPod) // new processes may appear in each round
+			if got := leaders(a.Holders, pids...); len(got) != len(pids) || unread {
 				t.Errorf("%+v of %v are found, %+v unread", got, pids, a.Unread)
 			}
 			if resident > maxResident {
