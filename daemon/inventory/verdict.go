@@ -103,7 +103,8 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
 	unrecorded := e.lease.Residue && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
-	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded)
-	needless := !f.Disk.Surveyed || f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] || !s.Target.IsDisk() && (e.sighting == nil || !errors.Is(e.sighting.Offer, device.ErrIncomplete))
+	incomplete := e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete) // a helper may still be erasing the disk
+	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && incomplete)
+	needless := !f.Disk.Surveyed || f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] || !s.Target.IsDisk() && !incomplete
 	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), needless || l.evidence.Proves(e.Disk)
 }
