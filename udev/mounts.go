@@ -23,7 +23,7 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 		return err
 	}
 	defer t.file.Close()
-	return t.each(ctx, func() error {
+	return t.watchChanges(ctx, func() error {
 		changed()
 		return nil
 	})
@@ -75,11 +75,11 @@ func openTable(name string, keys func(line string) []string) (*table, error) {
 // listen sends an [Event] with the action [Mounts] each time the set of block devices that are mounted or used for swap changes.
 // When ctx ends, listen returns the context's error. Devices that are already in use when listen starts cause no event.
 func (t *table) listen(ctx context.Context, events chan<- Event) error {
-	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
+	return t.watchChanges(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
 
-// The method each waits for changes to the file until ctx ends, and calls the function "report" if the keys have changed.
-func (t *table) each(ctx context.Context, report func() error) error {
+// watchChanges waits for changes to the file until ctx ends, and calls the function "report" if the keys have changed.
+func (t *table) watchChanges(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return pollEach(ctx, "watch mounts", t.file, func(int) (err error) {
 		if used, err = t.read(); err == nil && maps.Equal(used, t.used) {

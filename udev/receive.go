@@ -25,7 +25,7 @@ func (m *Monitor) next(fd int) (Event, error) {
 			return Event{Action: Overflow}, nil
 		case err != nil:
 			return Event{}, err
-		case !trusted(from, m.control[:controlLen]):
+		case !isTrusted(from, m.control[:controlLen]):
 			m.foreign.Add(1)
 		case flags&unix.MSG_TRUNC != 0: // an event was lost, because its message was too long
 			m.malformed.Add(1)
@@ -40,10 +40,10 @@ func (m *Monitor) next(fd int) (Event, error) {
 	}
 }
 
-// trusted reports whether a message may be from udevd, which runs as uid 0 and sends to udev's group. The root user of another
-// user namespace has a different uid in this namespace. A message that was sent to this socket alone, rather than to the group,
-// is not from udevd.
-func trusted(from unix.Sockaddr, control []byte) bool {
+// isTrusted reports whether a message may be from udevd, which runs as uid 0 and sends to udev's group. The root user of
+// another user namespace has a different uid in this namespace. A message that was sent to this socket alone, rather than to
+// the group, is not from udevd.
+func isTrusted(from unix.Sockaddr, control []byte) bool {
 	netlink, ok := from.(*unix.SockaddrNetlink)
 	if !ok || netlink.Groups != groupUdevBit {
 		return false

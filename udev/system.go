@@ -115,7 +115,7 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 
 // Running reports whether udevd is running. Without udevd, there are no events from udevd and no links to new device nodes, and
 // Listen sends [Missed] at regular intervals.
-func (s *System) Running() bool { return s.udevd.running() }
+func (s *System) Running() bool { return s.udevd.isRunning() }
 
 // Dropped returns the counters of the event socket and of the kernel log.
 func (s *System) Dropped() Dropped {

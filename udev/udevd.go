@@ -41,9 +41,9 @@ func openUdevdWatch(cgroup string) (*udevdWatch, error) {
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup contains a process. running also returns true if systemd does not use cgroup v2, because
-// udevd's cgroup is then not at the expected path.
-func (w *udevdWatch) running() bool {
+// isRunning reports whether udevd's cgroup contains a process. isRunning also returns true if systemd does not use cgroup v2,
+// because udevd's cgroup is then not at the expected path.
+func (w *udevdWatch) isRunning() bool {
 	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err != nil {
 		return true
 	}
@@ -59,7 +59,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	for changed := false; ; changed = true {
 		w.addWatch()
 		var limit time.Time
-		if absent := !w.running(); absent || changed { // checked after addWatch, so that no change is missed
+		if absent := !w.isRunning(); absent || changed { // checked after addWatch, so that no change is missed
 			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
 				return err
 			}

@@ -149,15 +149,15 @@ func TestUdevdIsRestarted(t *testing.T) {
 func TestUdevdRunning(t *testing.T) {
 	c := newCgroups(t)
 	w := &udevdWatch{cgroup: c.root}
-	if w.running() {
+	if w.isRunning() {
 		t.Error("a missing cgroup counts")
 	}
 	c.put("1")
-	if !w.running() {
+	if !w.isRunning() {
 		t.Error("a populated cgroup does not count")
 	}
 	c.must(os.RemoveAll(filepath.Join(c.root, "system.slice")))
-	if !w.running() {
+	if !w.isRunning() {
 		t.Error("without cgroup v2, udevd does not count as running")
 	}
 }

@@ -58,14 +58,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "metalplugd %s (%s)\n", version, runtime.Version())
 		return exitOK
 	}
-	load := func() (config.Config, error) { return usable(*file) }
+	load := func() (config.Config, error) { return loadUsable(*file) }
 	loaded, err := load()
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
 	if *check {
-		return checked(loaded, stderr)
+		return printProblems(loaded, stderr)
 	}
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
@@ -98,8 +98,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checked prints problems with CDI and with vendor units, which a valid configuration may still have, and returns the exit code.
-func checked(c config.Config, stderr io.Writer) int {
+// printProblems prints problems with CDI and with vendor units, which a valid configuration may still have, and returns the
+// exit code.
+func printProblems(c config.Config, stderr io.Writer) int {
 	if err := daemon.CheckCDI(c); err != nil { // "systemctl reload" runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)
 		return exitConfig
@@ -110,8 +111,8 @@ func checked(c config.Config, stderr io.Writer) int {
 	return exitOK
 }
 
-// usable reads a configuration, and returns an error if the daemon could not start with it.
-func usable(file string) (config.Config, error) {
+// loadUsable reads a configuration, and returns an error if the daemon could not start with it.
+func loadUsable(file string) (config.Config, error) {
 	c, err := config.Load(file)
 	if err == nil {
 		err = c.Check()

@@ -56,11 +56,11 @@ func (l *Log) writeAll() {
 			l.log.Error("audit file not writable", "err", err)
 		}
 	}
-	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
+	l.logLost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// The method lost logs that n entries are missing from the file.
-func (l *Log) lost(n int) {
+// logLost logs that n entries are missing from the file.
+func (l *Log) logLost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))
 	}
@@ -83,7 +83,7 @@ func (l *Log) write(entries []Entry) error {
 		return err
 	}
 	l.dropped.Add(-dropped)
-	l.lost(int(dropped))
+	l.logLost(int(dropped))
 	return nil
 }
 

@@ -35,7 +35,7 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 	for i, item := range items {
 		places[i] = item.Place
 	}
-	for _, top := range NewTree(places).within(3 - slices.Index(device.Nears, m.Near)) {
+	for _, top := range NewTree(places).nodesAtDepth(3 - slices.Index(device.Nears, m.Near)) {
 		top.assign(items, len(counts))
 		size := len(items)
 		for kind, wanted := range counts {
@@ -44,7 +44,7 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 		for range size {
 			top.choose(counts)
 		}
-		closed, _, _ := top.pair(counts)
+		closed, _, _ := top.matchPairs(counts)
 		sets = append(sets, closed...)
 	}
 	return sets
@@ -59,13 +59,13 @@ type matching struct {
 	height     int    // height of the subtree
 }
 
-// within returns the topmost nodes in the subtree that have at least the given depth.
-func (n *Node) within(depth int) (tops []*Node) {
+// nodesAtDepth returns the topmost nodes in the subtree that have at least the given depth.
+func (n *Node) nodesAtDepth(depth int) (tops []*Node) {
 	if n.Depth >= depth {
 		return []*Node{n}
 	}
 	for _, b := range n.Below {
-		tops = append(tops, b.within(depth)...)
+		tops = append(tops, b.nodesAtDepth(depth)...)
 	}
 	return tops
 }
@@ -89,8 +89,8 @@ func (n *Node) assign(items []Item, kinds int) {
 // cost returns the cost of two items. The node n must be the lowest node above both.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
-// pairs returns how many items below the node can belong to the sets whose first item is also below the node.
-func (n *Node) pairs(firsts int, counts []int) (pairs int) {
+// countPairs returns how many items below the node can belong to the sets whose first item is also below the node.
+func (n *Node) countPairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.present[kind]
 		if kind == 0 {
@@ -114,7 +114,7 @@ func (n *Node) choose(counts []int) {
 		}
 		for _, b := range last.Below {
 			if b.present[0] > b.firsts {
-				search(append(way, b), gain+(last.cost()-b.cost())*(b.pairs(b.firsts+1, counts)-b.pairs(b.firsts, counts)))
+				search(append(way, b), gain+(last.cost()-b.cost())*(b.countPairs(b.firsts+1, counts)-b.countPairs(b.firsts, counts)))
 			}
 		}
 	}
@@ -125,15 +125,15 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].usedFirsts++
 }
 
-// pair completes as many sets as possible with the items below a node. The results are the complete sets, the incomplete sets and
-// the unused items.
-func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
+// matchPairs completes as many sets as possible with the items below a node. The results are the complete sets, the incomplete
+// sets and the unused items.
+func (n *Node) matchPairs(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.usedFirsts] {
 		open = append(open, []Item{first})
 	}
 	left = slices.Clone(n.items[n.usedFirsts:])
 	for _, b := range n.Below {
-		c, o, l := b.pair(counts)
+		c, o, l := b.matchPairs(counts)
 		closed, open, left = append(closed, c...), append(open, o...), append(left, l...)
 	}
 	size := 0

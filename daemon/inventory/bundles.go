@@ -106,7 +106,7 @@ func (l bundler) assemble() {
 	l.unmatched = l.inspector.Busy()
 	bundles := l.byBundle()
 	for id, members := range bundles {
-		broken := l.broken(id, members)
+		broken := l.dissolveReason(id, members)
 		for _, e := range members {
 			l.setAside(e, broken)
 		}
@@ -126,7 +126,7 @@ func (l bundler) assemble() {
 func (l bundler) setAside(e *entry, reason string) {
 	if e.asideReason != reason {
 		e.asideReason, e.vacant = reason, e.vacant && reason != ""
-		l.changed(e)
+		l.queueVerdict(e)
 	}
 }
 
@@ -136,9 +136,9 @@ const (
 	lostMember = "the bundle lost a member, or its configuration changed" + whileHeld
 )
 
-// broken returns the reason why a bundle must be dissolved once no pod holds it. The reason is empty if the bundle may continue
-// to exist.
-func (l bundler) broken(id string, members []*entry) string {
+// dissolveReason returns the reason why a bundle must be dissolved once no pod holds it. The reason is empty if the bundle may
+// continue to exist.
+func (l bundler) dissolveReason(id string, members []*entry) string {
 	first := members[0]
 	m := l.members(first.bundleResource)
 	if m.Kind(first.resource) != 0 || bundle.ID(first.device.ID) != id {
@@ -195,7 +195,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 			e := l.entries[item.ID]
 			if ready {
 				e.membership = membership{bundle: id, bundleResource: r.Resource}
-				l.changed(e)
+				l.queueVerdict(e)
 			} else {
 				l.setAside(e, fmt.Sprintf("the device becomes part of a bundle of %s once no pod holds the device", r.Resource))
 			}

@@ -26,10 +26,10 @@ var ErrClearing = errors.New(verdict.BeingCleared)
 // [ErrUnknownDevice], [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. Claim returns ErrClearing
 // only if no device is unsuitable. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
-	return i.ask(ctx, func(l *loop) error {
+	return i.postAndWait(ctx, func(l *loop) error {
 		var refusal error
 		for _, id := range ids {
-			if err := l.claimable(id, claim.UID); err != nil && (refusal == nil || errors.Is(refusal, ErrClearing)) {
+			if err := l.checkClaimable(id, claim.UID); err != nil && (refusal == nil || errors.Is(refusal, ErrClearing)) {
 				refusal = fmt.Errorf("%s: %w", id, err)
 			}
 		}
@@ -45,10 +45,10 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 	})
 }
 
-// claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the number
-// of shares was reduced, the claim must wait until enough other claims have ended. The claim need not wait if the device is
-// already prepared for the claim.
-func (l *loop) claimable(id, claim string) error {
+// checkClaimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
+// number of shares was reduced, the claim must wait until enough other claims have ended. The claim need not wait if the device
+// is already prepared for the claim.
+func (l *loop) checkClaimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {
 		return ErrUnknownDevice
@@ -76,12 +76,12 @@ func (l *loop) claimable(id, claim string) error {
 // Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. Unclaim
 // returns no error if the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
-	return cmp.Or(i.ask(ctx, func(l *loop) error {
+	return cmp.Or(i.postAndWait(ctx, func(l *loop) error {
 		for _, e := range l.entries {
 			if e.Claims.Has(uid) {
 				// The lease of a shared device ends only when its last claim is released.
 				if e.Claims = e.Claims.Without(uid); len(e.Claims) == 0 {
-					l.free(e)
+					l.recordFree(e)
 				}
 				l.saveSoon(e)
 			}

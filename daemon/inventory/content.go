@@ -36,8 +36,8 @@ type wrote struct {
 	Sectors uint64 `json:"sectors,omitempty"`
 }
 
-// rebooted deletes the facts that are valid only during one boot.
-func (k *known) rebooted() {
+// forgetBoot deletes the facts that are valid only during one boot.
+func (k *known) forgetBoot() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.OwedBy, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
 }
 
@@ -59,7 +59,7 @@ func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	if other {
 		e.lastProbe = lastProbe{}
 		same := e.Medium != "" && medium == e.Medium
-		if !same || !e.busy() && (appearance == "" || appearance != e.work.provenDiskseq) {
+		if !same || !e.isBusy() && (appearance == "" || appearance != e.work.provenDiskseq) {
 			l.noteReplacedMedium(e)
 		}
 	}
@@ -90,7 +90,7 @@ func (l *leases) noteTwin(e *entry) {
 // has to be cleaned up, its content is recorded only while the disk is cordoned. An operator may use a cordoned disk. Each later
 // inspection compares the content with this record. If the content differs, another node or an operator has written to the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
-	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.busy() || e.outdated() {
+	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.isBusy() || e.isOutdated() {
 		return
 	}
 	if e.Fingerprint != "" && e.Fingerprint != s.Asked {
@@ -114,7 +114,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 // count writes, noteWrites therefore assumes a foreign write.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
-	case !s.Target.IsDisk(), e.busy(), e.outdated():
+	case !s.Target.IsDisk(), e.isBusy(), e.isOutdated():
 		return
 	case e.lease.Held() && e.lease.Hold != lease.Due:
 		e.Wrote = wrote{}

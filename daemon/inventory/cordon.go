@@ -67,7 +67,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 		after = before
 		l.setCordon(id, after)
 	})
-	i.about(id, func(l *loop, e *entry) {
+	i.postAbout(id, func(l *loop, e *entry) {
 		if saveErr == nil && after != nil && e.lease.Order == lease.Erase {
 			_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the disk was cordoned"})
 		}
@@ -84,7 +84,7 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	}
 	d.saveLater()
 	if d.stale = true; d.entries[id] != nil {
-		d.changed(d.entries[id])
+		d.queueVerdict(d.entries[id])
 		d.invalidate(d.entries[id])
 	}
 }

@@ -60,22 +60,22 @@ func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 // isDisk reports whether the device can keep a tenant's data.
 func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.Disks }
 
-// changed queues an entry for a new verdict at the next publication.
-func (d *devices) changed(e *entry) {
+// queueVerdict queues an entry for a new verdict at the next publication.
+func (d *devices) queueVerdict(e *entry) {
 	d.dirty[e], d.notesStale[e] = true, true
 }
 
 // saveSoon queues an entry for a new verdict, and also schedules a save of the state.
 func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
-	d.changed(e)
+	d.queueVerdict(e)
 }
 
 // apply applies an event to the lease of a device, and carries out the effects of the event. If the lease's state does not allow
 // the event, the lease stays unchanged, and the result is an error.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.applySilently(e, event)
-	l.changed(e)
+	l.queueVerdict(e)
 	return err
 }
 
@@ -118,10 +118,10 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
-	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
+	empty := !held && !used && !e.isOutdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
 	// The operator's order covers the content at the time of the order. Data that the host writes later is not covered.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse && held && e.lease.Hold != lease.Due
-	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
+	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.isFrozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})
 	}
 	switch f = l.facts(e); {

@@ -53,7 +53,7 @@ func (d *disks) endEvidence(e *entry, reason string) {
 // evidence.
 func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidence.Get(e.Disk)
-	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
+	if v == nil || !s.Target.IsDisk() || e.isBusy() || e.isOutdated() {
 		return
 	}
 	if !s.Unread {
@@ -81,8 +81,8 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 // Unheld records that no process has a disk open. The parameter target identifies the disk that the caller checked. Unheld does
 // not wait.
 func (i *Inventory) Unheld(id string, target *device.Target) {
-	i.about(id, func(l *loop, e *entry) {
-		if v := l.evidence.Get(e.Disk); v != nil && e.sighting != nil && e.sighting.Target.Alike(target) && !e.outdated() {
+	i.postAbout(id, func(l *loop, e *entry) {
+		if v := l.evidence.Get(e.Disk); v != nil && e.sighting != nil && e.sighting.Target.Alike(target) && !e.isOutdated() {
 			e.work.delay = ""
 			v.Asked = l.evidence.Presence(e.Disk)
 			l.saveSoon(e)
@@ -93,8 +93,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 // Surveyed records the progress of reading a disk. The parameter target identifies the disk that was read. The parameter "from"
 // is the evidence that existed when the read began. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
-	i.about(id, func(l *loop, e *entry) {
-		if !l.facts(e).Readable() || !e.sighting.Target.Alike(target) || e.outdated() {
+	i.postAbout(id, func(l *loop, e *entry) {
+		if !l.facts(e).Readable() || !e.sighting.Target.Alike(target) || e.isOutdated() {
 			return
 		}
 		e.work.delay = ""
@@ -111,9 +111,9 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 	})
 }
 
-// erased records that a disk was erased. The disk may have reappeared since the last inspection. In that case, the helper reports
-// the new appearance.
-func (l *leases) erased(e *entry, p device.Report) {
+// recordErased records that a disk was erased. The disk may have reappeared since the last inspection. In that case, the helper
+// reports the new appearance.
+func (l *leases) recordErased(e *entry, p device.Report) {
 	// The helper erases a disk only if no process has it open, so no separate check is needed.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
 	v := evidence.Evidence{

@@ -33,7 +33,7 @@ func (d *devices) judgeIn(sysPath string) {
 	d.saveLater()
 	for _, e := range d.entries {
 		if slices.ContainsFunc(e.paths(), func(path string) bool { return fault.Within(path, sysPath) }) {
-			d.changed(e)
+			d.queueVerdict(e)
 		}
 	}
 }
@@ -49,8 +49,8 @@ func (e *entry) functions() []string {
 // paths returns the sysfs paths of a device and of its PCI functions.
 func (e *entry) paths() []string { return append([]string{e.device.SysPath}, e.functions()...) }
 
-// recovered clears the faults of a device immediately, without waiting for an event.
-func (l *loop) recovered(e *entry) {
+// clearFaults clears the faults of a device immediately, without waiting for an event.
+func (l *loop) clearFaults(e *entry) {
 	for _, path := range e.paths() {
 		if l.faults.Take(device.Mark{SysPath: path}) {
 			l.judgeIn(path)
@@ -65,7 +65,7 @@ func (l *leases) calmLater(e *entry, now time.Time) {
 	if until.IsZero() || e.calm != nil {
 		return
 	}
-	e.calm = l.later(until.Sub(now), func(l *loop) {
+	e.calm = l.postLater(until.Sub(now), func(l *loop) {
 		e.calm = nil
 		l.judgeAgain(e)
 	})

@@ -51,20 +51,20 @@ func (e *entry) noteGiven() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the pod,
-// the container gets the same paths again. By then, they may lead to another device. A link whose name contains the device's
-// identity always leads to the right device.
-func (e *entry) moved() bool {
+// hasMoved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the
+// pod, the container gets the same paths again. By then, they may lead to another device. A link whose name contains the
+// device's identity always leads to the right device.
+func (e *entry) hasMoved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
 	})
 }
 
-// allocated records that pods are about to hold these devices. The leases change immediately. The next snapshot is published a
-// little later, so that the work for it does not delay the answer to the kubelet. The parameter asker identifies the kubelet that
-// called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that already has the
-// devices is about to start or restart.
-func (a *allocations) allocated(as map[string][]string, now time.Time, asker *string) {
+// recordAllocated records that pods are about to hold these devices. The leases change immediately. The next snapshot is
+// published a little later, so that the work for it does not delay the answer to the kubelet. The parameter asker identifies
+// the kubelet that called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that
+// already has the devices is about to start or restart.
+func (a *allocations) recordAllocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
 	var held []*entry
 	for id, names := range as {
@@ -87,11 +87,11 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, asker *st
 			e.work.givenSince, e.OwedBy, a.owing[e] = true, asker, true
 			_ = a.applySilently(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
-			a.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
+			a.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
 	if len(held) > 0 {
-		a.later(minPublishInterval, func(l *loop) { l.judgeAgain(held...) })
+		a.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(held...) })
 	}
 }
 
@@ -119,7 +119,7 @@ func (a *allocations) closeAllocate(e *entry) {
 func (d *devices) judgeAgain(all ...*entry) {
 	for _, e := range all {
 		if d.entries[e.device.ID] == e {
-			d.changed(e)
+			d.queueVerdict(e)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (a *allocations) noteTenantGone(e *entry) {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
 		a.invalidate(e)
 	}
-	a.changed(e)
+	a.queueVerdict(e)
 }
 
 // confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if an allocated
@@ -178,7 +178,7 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 			}
 		}
 	case holding == kubelet.Free && a.mayBeFree(e, asked):
-		a.free(e)
+		a.recordFree(e)
 	}
 }
 
@@ -199,12 +199,12 @@ func (a *allocations) listedByKubelet(e *entry) {
 		_ = a.apply(e, lease.Event{Name: lease.Allocate})
 		_ = a.apply(e, lease.Event{Name: lease.Changed, Reason: "metalplugd did not see the start of the pod"})
 	default:
-		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: a.ownsContent(e)})
+		a.recordStarted(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: a.ownsContent(e)})
 	}
 }
 
-// started records that a container may be using the device from now on.
-func (l *leases) started(e *entry, event lease.Event) {
+// recordStarted records that a container may be using the device from now on.
+func (l *leases) recordStarted(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
 	e.Fingerprint, e.seenFingerprint = "", ""
 	e.work.delay = ""
@@ -219,8 +219,8 @@ func (d *devices) keepsData(e *entry) bool {
 	return e.isDisk() && (rule == nil || !rule.AllowInUse)
 }
 
-// exposed returns an error if a pod may have left data on a disk before a reload allowed other pods to read the disk.
-func (d *devices) exposed(e *entry) error {
+// checkExposed returns an error if a pod may have left data on a disk before a reload allowed other pods to read the disk.
+func (d *devices) checkExposed(e *entry) error {
 	if !d.podData[e.device.ID] || e.lease.Held() || d.keepsData(e) {
 		return nil
 	}
@@ -257,9 +257,10 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.lastAllocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves the list,
-// the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a result.
-func (a *allocations) free(e *entry) {
+// recordFree records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves the
+// list, the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a
+// result.
+func (a *allocations) recordFree(e *entry) {
 	a.noteTenantGone(e)
 	// Send a new list, which omits the IDs of shares that the resource no longer has.
 	if e.heldAsShares() {
@@ -311,13 +312,13 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 		e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true, lease: newLease()}
 		l.entries[id] = e
 		// A container may have been started with the device, so the content of a disk is unknown.
-		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
+		l.recordStarted(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
 	case len(e.Claims) > 0:
 		return e
 	case !e.lease.Held():
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call to Allocate
 	}
 	e.holdAs(known.As)
-	l.changed(e)
+	l.queueVerdict(e)
 	return e
 }

@@ -40,7 +40,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 			if !errors.Is(sighting.Offer, device.ErrPart) { // ErrPart means that this hardware is only a part of another device
 				unreadable = sighting.Offer
 			}
-			now.others = append(now.others, unidentified(sighting))
+			now.others = append(now.others, unidentifiedStatus(sighting))
 			continue
 		}
 		if e := i.entryFor(s, sighting, before.contested); e != nil {
@@ -75,7 +75,7 @@ func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	if there = unreadable != nil && e.offered; there {
 		e.sighting = &device.Sighting{Device: e.device, Resource: e.resource, Offer: unreadable}
 	}
-	i.changed(e)
+	i.queueVerdict(e)
 	return there
 }
 
@@ -130,10 +130,10 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	i.noteWrites(e, sighting)
 	i.compareContent(e, sighting)
 	i.weigh(e, sighting)
-	if e.work.phase == afterWork && !e.outdated() { // an inspection that began after the end of the work has returned
+	if e.work.phase == afterWork && !e.isOutdated() { // an inspection that began after the end of the work has returned
 		e.work.phase = noWork
 	}
-	i.changed(e)
+	i.queueVerdict(e)
 	return e
 }
 
@@ -154,7 +154,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 		// the next inspection, two devices have one identity. In this case, the ID of the new device gets a suffix with its
 		// location.
 		i.noteReplacedMedium(e) // metalplugd does not know which of the two devices a tenant had
-		i.changed(e)
+		i.queueVerdict(e)
 		i.look(e)
 		return ""
 	}
@@ -180,13 +180,13 @@ func place(d *device.Device) string {
 // the function noteHardwareGone does nothing.
 func (e *entry) noteHardwareGone() {
 	now := time.Now()
-	if now.Before(e.settling) || e.busy() || e.work.phase == afterWork && (e.outdated() || now.Before(e.work.absentUntil)) {
+	if now.Before(e.settling) || e.isBusy() || e.work.phase == afterWork && (e.isOutdated() || now.Before(e.work.absentUntil)) {
 		return
 	}
 	e.Initialised, e.initFailure = "", ""
 }
 
-// unidentified returns the status of hardware that is present but has no identity.
-func unidentified(s *device.Sighting) *Status {
+// unidentifiedStatus returns the status of hardware that is present but has no identity.
+func unidentifiedStatus(s *device.Sighting) *Status {
 	return &Status{Device: s.Device, Verdict: verdict.Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
 }

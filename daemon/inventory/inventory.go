@@ -125,21 +125,21 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
 		l.closeAllocates(func(by string) bool { return by == asker })
-		l.allocated(as, now, &asker)
+		l.recordAllocated(as, now, &asker)
 	})
 }
 
 // Starting records that a container is about to start or restart with devices of its pod. Starting does not wait.
 func (i *Inventory) Starting(as map[string][]string) {
 	now := time.Now()
-	i.post(func(l *loop) { l.allocated(as, now, nil) })
+	i.post(func(l *loop) { l.recordAllocated(as, now, nil) })
 }
 
 // Released records that the pods with these devices have ended. When the kubelet gives the devices to another pod, the caller
 // knows that the earlier pods have ended. Released does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
-		i.about(id, func(l *loop, e *entry) { l.noteTenantGone(e) })
+		i.postAbout(id, func(l *loop, e *entry) { l.noteTenantGone(e) })
 	}
 }
 
@@ -151,13 +151,13 @@ func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm
 
 // Recovered records that a device was reset or repaired. Recovered clears the faults from events and error counters. Recovered
 // does not wait.
-func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
+func (i *Inventory) Recovered(id string) { i.postAbout(id, (*loop).clearFaults) }
 
 // LookAgain queues an inspection of devices. A caller uses LookAgain if a device is not in the state that the snapshot shows.
 // LookAgain does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
-		i.about(id, func(l *loop, e *entry) { l.look(e) })
+		i.postAbout(id, func(l *loop, e *entry) { l.look(e) })
 	}
 }
 
@@ -181,7 +181,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 // Alive waits until the goroutine that owns the inventory has answered, and returns nil. If ctx ends first, Alive returns the
 // error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error {
-	return i.ask(ctx, func(*loop) error { return nil })
+	return i.postAndWait(ctx, func(*loop) error { return nil })
 }
 
 // Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of
@@ -219,9 +219,9 @@ func (i *Inventory) Run(ctx context.Context) error {
 }
 
 func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-chan error) error {
-	l.later(settlePoll, (*loop).settle)
+	l.postLater(settlePoll, (*loop).settle)
 	if l.Audit > 0 {
-		l.later(l.Audit, (*loop).audit)
+		l.postLater(l.Audit, (*loop).audit)
 	}
 	for ctx.Err() == nil { // Run carries out the remaining requests after this loop
 		select {
@@ -233,9 +233,9 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			}
 			return fmt.Errorf("listen to %T: %w", l.Source, err)
 		case e := <-events:
-			l.event(e)
+			l.handleEvent(e)
 			for range len(events) { // a burst of events leads to one inspection of each device
-				l.event(<-events)
+				l.handleEvent(<-events)
 			}
 		case <-l.wake:
 			l.carryOut()
@@ -250,5 +250,5 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 // audit enumerates all devices periodically, in case an event was lost.
 func (l *loop) audit() {
 	l.inspector.Enumerate()
-	l.later(l.Audit, (*loop).audit)
+	l.postLater(l.Audit, (*loop).audit)
 }

@@ -34,7 +34,7 @@ func (l *loop) applyInspection(s *inspect.Subject) (unfinished bool) {
 func (l *loop) markStuck(s *inspect.Subject) {
 	for _, e := range l.found[s].entries {
 		e.stuck = true
-		l.changed(e)
+		l.queueVerdict(e)
 	}
 }
 
@@ -61,7 +61,7 @@ func (d *disks) hostForInspection() *device.Host {
 
 // note returns the facts about a device that an inspection needs.
 func (d *disks) note(e *entry) device.Note {
-	n := device.Note{Held: e.lease.Held() || e.busy()}
+	n := device.Note{Held: e.lease.Held() || e.isBusy()}
 	if e.isDisk() {
 		f, v := d.facts(e), d.evidence.Get(e.Disk)
 		n.Erased, n.Proven = f.Spared(), v != nil && v.Kind != "" && v.Scrub == ""
@@ -90,7 +90,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.lease.Held() && !e.busy() && !e.outdated() // if not free, the probe did not read the disk
+		free := !e.lease.Held() && !e.isBusy() && !e.isOutdated() // if not free, the probe did not read the disk
 		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
 	case !e.clean || s.Health != nil:

@@ -62,8 +62,8 @@ func newLoop(i *Inventory) *loop {
 	return l
 }
 
-// event handles one event from the source.
-func (l *loop) event(e udev.Event) {
+// handleEvent handles one event from the source.
+func (l *loop) handleEvent(e udev.Event) {
 	if l.cause.IsZero() {
 		l.cause = e.Received
 	}
@@ -78,7 +78,7 @@ func (l *loop) event(e udev.Event) {
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {
-		l.later(settlePoll, (*loop).settle)
+		l.postLater(settlePoll, (*loop).settle)
 		return
 	}
 	l.isReady = true

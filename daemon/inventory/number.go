@@ -33,29 +33,29 @@ func (d *devices) noteNumber(e *entry) {
 	switch {
 	case e.lease.Held() && n != "" && !slices.Contains(e.Numbers, n):
 		e.Numbers = append(slices.Clip(e.Numbers), n)
-		d.numbered(e)
+		d.addNumbers(e)
 	case !e.lease.Held() && len(e.Numbers) > 0:
 		before := e.Numbers
 		e.Numbers = nil
 		for _, other := range d.entries {
 			if other != e && slices.Contains(before, other.number()) {
-				d.changed(other)
+				d.queueVerdict(other)
 			}
 		}
 	}
 }
 
-// numbered adds a device to the map granted under each of its numbers.
-func (d *devices) numbered(e *entry) {
+// addNumbers adds a device to the map granted under each of its numbers.
+func (d *devices) addNumbers(e *entry) {
 	for _, n := range e.Numbers {
 		others := slices.DeleteFunc(d.granted[n], func(o *entry) bool { return o == e || len(o.Numbers) == 0 })
 		d.granted[n] = append(others, e)
 	}
 }
 
-// opened returns an error if the pod of another device can open this device. In this case, the device cannot be offered. opened
-// ignores the pod that holds the device itself. The kubelet may already know that this pod has ended.
-func (d *devices) opened(e *entry) error {
+// checkOpened returns an error if the pod of another device can open this device. In this case, the device cannot be offered.
+// checkOpened ignores the pod that holds the device itself. The kubelet may already know that this pod has ended.
+func (d *devices) checkOpened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil
 	}

@@ -43,7 +43,7 @@ func (l *loop) publish(now time.Time) {
 	if wait := l.gap() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
 		if !l.timerSet {
 			l.timerSet = true
-			l.later(wait, func(l *loop) { l.timerSet = false })
+			l.postLater(wait, func(l *loop) { l.timerSet = false })
 		}
 		return
 	}

@@ -43,14 +43,14 @@ func (q *requests) post(r request) {
 	liveness.Poke(q.wake)
 }
 
-// later posts a request after a delay. The caller may stop the timer to cancel the request.
-func (q *requests) later(pause time.Duration, r request) *time.Timer {
+// postLater posts a request after a delay. The caller may stop the timer to cancel the request.
+func (q *requests) postLater(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
-// about posts a request for one device. If the device is unknown when the loop reaches the request, the request does not run. The
-// caller does not wait.
-func (q *requests) about(id string, r func(*loop, *entry)) {
+// postAbout posts a request for one device. If the device is unknown when the loop reaches the request, the request does not
+// run. The caller does not wait.
+func (q *requests) postAbout(id string, r func(*loop, *entry)) {
 	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
 			r(l, e)
@@ -58,9 +58,9 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 	})
 }
 
-// ask posts a request, and returns its error when the loop has run it. If the inventory stops or ctx ends first, ask returns
-// another error, and the loop never runs the request.
-func (q *requests) ask(ctx context.Context, r func(*loop) error) (err error) {
+// postAndWait posts a request, and returns its error when the loop has run it. If the inventory stops or ctx ends first,
+// postAndWait returns another error, and the loop never runs the request.
+func (q *requests) postAndWait(ctx context.Context, r func(*loop) error) (err error) {
 	var once sync.Once // either the request runs, or ask gives up, but never both
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
@@ -83,7 +83,7 @@ func (q *requests) ask(ctx context.Context, r func(*loop) error) (err error) {
 // snapshot shows the change yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice]
 // or the error of ctx.
 func (i *Inventory) Current(ctx context.Context, id string) (s *Status, err error) {
-	err = i.ask(ctx, func(l *loop) error {
+	err = i.postAndWait(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}
@@ -107,7 +107,7 @@ func (l *loop) current(id string) *Status {
 // Kept waits until every change that was posted before the call is on disk. Without a store, Kept does not wait. The error comes
 // from the write or from ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
-	if err := i.ask(ctx, func(l *loop) error { l.save(); return nil }); err != nil || i.Store == nil {
+	if err := i.postAndWait(ctx, func(l *loop) error { l.save(); return nil }); err != nil || i.Store == nil {
 		return err
 	}
 	return i.Store.Flush(ctx)
@@ -116,11 +116,11 @@ func (i *Inventory) Kept(ctx context.Context) error {
 // changeDurably calls change(), and returns nil once the change is on disk. After an error, nothing has changed. Either change()
 // has returned this error, or the change could not be saved. In the second case, changeDurably has called undo().
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
-	if err := i.ask(ctx, change); err != nil {
+	if err := i.postAndWait(ctx, change); err != nil {
 		return err
 	}
 	if err := i.Kept(ctx); err != nil {
-		_ = i.ask(context.WithoutCancel(ctx), func(l *loop) error { undo(l); return nil })
+		_ = i.postAndWait(context.WithoutCancel(ctx), func(l *loop) error { undo(l); return nil })
 		return fmt.Errorf("not saved: %w", err)
 	}
 	return nil

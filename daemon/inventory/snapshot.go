@@ -153,16 +153,16 @@ func (u updates) set(resource, id string, s *Status) {
 
 // patch returns a copy of the offer with new statuses. The keys are IDs, see [updates].
 func (o *Offer) patch(changed map[string]*Status) *Offer {
-	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: patched(o.Devices, changed, false), Members: patched(o.Members, changed, true)}
+	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: patchList(o.Devices, changed, false), Members: patchList(o.Members, changed, true)}
 	if !slices.EqualFunc(o.Devices, next.Devices, sameListing) {
 		next.Listed++
 	}
 	return next
 }
 
-// patched returns a sorted copy of before with new statuses. If the flag members is set, the list contains the members of
+// patchList returns a sorted copy of before with new statuses. If the flag members is set, the list contains the members of
 // bundles. Otherwise, the list contains all other devices.
-func patched(before []*Status, changed map[string]*Status, members bool) []*Status {
+func patchList(before []*Status, changed map[string]*Status, members bool) []*Status {
 	next := slices.Clone(before)
 	var added []*Status
 	for id, s := range changed {

@@ -116,9 +116,9 @@ func (l *loop) restore() {
 			membership: membership{bundle: r.Bundle.ID, bundleResource: r.Bundle.Resource},
 		}
 		if e.known = r.known; !sameBoot {
-			e.rebooted()
+			e.forgetBoot()
 		}
-		l.numbered(e)
+		l.addNumbers(e)
 		if e.OwedBy != nil {
 			l.owing[e] = true
 		}
@@ -133,7 +133,7 @@ func (l *loop) restore() {
 			}
 		}
 		l.entries[r.ID] = e
-		l.changed(e)
+		l.queueVerdict(e)
 	}
 }
 
@@ -150,7 +150,7 @@ func (r record) outlastsBoot() bool {
 func (d *devices) saveLater() {
 	if !d.unsaved {
 		d.unsaved = true
-		d.later(saveDelay, (*loop).save)
+		d.postLater(saveDelay, (*loop).save)
 	}
 }
 
@@ -170,7 +170,7 @@ func (l *loop) save() {
 			devices = append(devices, l.record(e))
 		}
 	}
-	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.busy() }
+	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.isBusy() }
 	c := savedState{
 		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), PodData: maps.Clone(l.podData), Devices: devices,
 	}
@@ -191,7 +191,7 @@ func (l *loop) record(e *entry) record {
 	if e.lease.Order == lease.Erase && l.cordons[r.ID] != nil {
 		r.Residue, r.Order = false, lease.NoOrder
 	}
-	if e.busy() {
+	if e.isBusy() {
 		r.Fingerprint, r.Appearance, r.Wrote = "", e.work.diskBefore.Appearance, wrote{}
 	}
 	return r

@@ -21,7 +21,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 		Disk: verdict.DiskFacts{
 			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work.recheck,
 		},
-		Same: e.Fingerprint == e.seenFingerprint, Opened: cmp.Or(d.opened(e), d.exposed(e)), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
+		Same: e.Fingerprint == e.seenFingerprint, Opened: cmp.Or(d.checkOpened(e), d.checkExposed(e)), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
 	}
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)
@@ -43,7 +43,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	unfit := f.Unfit()
 	e.offered = e.offered || unfit == nil && e.resource != ""
 	f.Offered = e.offered
-	frozen := e.frozen(now)
+	frozen := e.isFrozen(now)
 	if frozen && e.settled != nil {
 		f.Frozen = &e.settled.Verdict
 	}
@@ -93,7 +93,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Fingerprint, s.Moved = e.Fingerprint, e.lease.Held() && e.moved()
+	s.Fingerprint, s.Moved = e.Fingerprint, e.lease.Held() && e.hasMoved()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
 	}
@@ -102,7 +102,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	} else if f.Readable() {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
-	unrecorded := e.lease.Residue && (e.busy() || e.outdated() || e.sighting != nil && e.sighting.Unread)
+	unrecorded := e.lease.Residue && (e.isBusy() || e.isOutdated() || e.sighting != nil && e.sighting.Unread)
 	incomplete := e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete) // a helper may still be erasing the disk
 	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && incomplete)
 	needless := !f.Disk.Surveyed || f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] || !s.Target.IsDisk() && !incomplete

@@ -43,17 +43,17 @@ type window struct {
 	recheck       bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether another disk may have replaced the disk that the work began on. Since 5.15, Linux numbers the appearances
-// of disks. On an older kernel, a new inode of the disk's directory in sysfs shows a new appearance.
-func (w *window) other(now evidence.Disk) bool {
+// isOther reports whether another disk may have replaced the disk that the work began on. Since 5.15, Linux numbers the
+// appearances of disks. On an older kernel, a new inode of the disk's directory in sysfs shows a new appearance.
+func (w *window) isOther(now evidence.Disk) bool {
 	if now.Appearance == "" && w.diskBefore.Appearance == "" {
 		return now != w.diskBefore
 	}
 	return now.Medium != w.diskBefore.Medium || now.Appearance != w.diskBefore.Appearance && now.Appearance != w.provenDiskseq
 }
 
-// busy reports whether metalplug is working on the device, or on another device that affects it.
-func (e *entry) busy() bool { return e.work.phase == working }
+// isBusy reports whether metalplug is working on the device, or on another device that affects it.
+func (e *entry) isBusy() bool { return e.work.phase == working }
 
 // invalidate queues an inspection. Until this inspection has returned, the last result is considered out of date.
 func (d *devices) invalidate(e *entry) {
@@ -65,15 +65,15 @@ func (d *devices) invalidate(e *entry) {
 	d.look(e)
 }
 
-// outdated reports whether the last inspection began before the last call to [devices.invalidate].
-func (e *entry) outdated() bool {
+// isOutdated reports whether the last inspection began before the last call to [devices.invalidate].
+func (e *entry) isOutdated() bool {
 	w := &e.work
 	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.lookNumber
 }
 
-// frozen reports whether the status hides changes to the hardware because metalplug's own work causes them. A failure of the work
-// and a stuck inspection are never hidden.
-func (e *entry) frozen(now time.Time) bool {
+// isFrozen reports whether the status hides changes to the hardware because metalplug's own work causes them. A failure of the
+// work and a stuck inspection are never hidden.
+func (e *entry) isFrozen(now time.Time) bool {
 	w := &e.work
 	switch {
 	case e.lease.Failure != "", e.stuck:
@@ -81,7 +81,7 @@ func (e *entry) frozen(now time.Time) bool {
 	case w.phase == working:
 		return true
 	}
-	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.absentUntil))
+	return w.phase == afterWork && (e.isOutdated() || e.sighting == nil && now.Before(w.absentUntil))
 }
 
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
@@ -158,7 +158,7 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 // with this reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The
 // error is [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
-	err = i.ask(ctx, func(l *loop) error {
+	err = i.postAndWait(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}
@@ -188,10 +188,10 @@ func (l *loop) beginWork(e *entry, reason string) {
 // Prepared records a partial result while the work continues. To wait until the result is saved, call [Inventory.Kept].
 // Prepared does not wait.
 func (i *Inventory) Prepared(id string, p device.Report) {
-	i.about(id, func(l *loop, e *entry) {
+	i.postAbout(id, func(l *loop, e *entry) {
 		e.work.provenDiskseq = p.Appearance
 		if p.Erased {
-			l.erased(e, p)
+			l.recordErased(e, p)
 		}
 	})
 }
@@ -201,20 +201,20 @@ func (i *Inventory) Prepared(id string, p device.Report) {
 func (i *Inventory) End(ids []string, o Outcome) {
 	i.post(func(l *loop) {
 		for n, id := range ids {
-			if e := l.entries[id]; e != nil && e.busy() {
+			if e := l.entries[id]; e != nil && e.isBusy() {
 				if n > 0 {
 					o = Outcome{}
 				}
-				l.worked(e, o)
+				l.finishWork(e, o)
 			}
 		}
 		l.dropReservations(func(c *reservation) bool { return c.active && c.ids[0] == ids[0] })
 	})
 }
 
-func (l *loop) worked(e *entry, o Outcome) {
+func (l *loop) finishWork(e *entry, o Outcome) {
 	w := &e.work
-	other := w.other(e.Disk) // whether another disk may have replaced the disk that was worked on
+	other := w.isOther(e.Disk) // whether another disk may have replaced the disk that was worked on
 	w.phase, w.reason = afterWork, ""
 	if o.Touched {
 		e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{}
@@ -228,22 +228,22 @@ func (l *loop) worked(e *entry, o Outcome) {
 	if o.Foreign {
 		l.noteForeignContent(e, "another process may have written to the disk")
 	}
-	l.outcome(e, o, other)
+	l.applyOutcome(e, o, other)
 	if other {
 		l.noteReplacedMedium(e)
 	}
 	l.saveLater()
 	if o.Err == nil && o.Event != lease.Refused && (e.owner == nil || e.owner.Removed() || e.sighting == nil) {
 		w.absentUntil = time.Now().Add(returnLimit)
-		l.later(returnLimit, func(l *loop) { l.judgeAgain(e) })
+		l.postLater(returnLimit, func(l *loop) { l.judgeAgain(e) })
 	}
 	l.invalidate(e)
-	l.changed(e)
+	l.queueVerdict(e)
 }
 
-// outcome changes the lease according to the outcome of work. If the flag other is set, another disk may have replaced the disk
-// that the work began on.
-func (l *loop) outcome(e *entry, o Outcome, other bool) {
+// applyOutcome changes the lease according to the outcome of work. If the flag other is set, another disk may have replaced the
+// disk that the work began on.
+func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
@@ -251,7 +251,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
 		event.Residue = !other && (e.lease.Residue && (again || event.Given) || !again && l.ownsContent(e))
 		e.Claims = e.Claims.Started(o.Tenants)
-		l.started(e, event)
+		l.recordStarted(e, event)
 		l.closeAllocate(e)
 		return
 	case lease.Cleared:
@@ -272,9 +272,9 @@ func Settled(ctx context.Context, i *Inventory, id string) {
 	ctx, cancel := context.WithTimeout(ctx, inspect.StuckLook)
 	defer cancel()
 	_ = i.await(ctx, func(*Snapshot) (settled bool) {
-		_ = i.ask(ctx, func(l *loop) error {
+		_ = i.postAndWait(ctx, func(l *loop) error {
 			e := l.entries[id]
-			settled = e == nil || !l.dirty[e] && !e.frozen(time.Now())
+			settled = e == nil || !l.dirty[e] && !e.isFrozen(time.Now())
 			return nil
 		})
 		return settled
@@ -283,16 +283,16 @@ func Settled(ctx context.Context, i *Inventory, id string) {
 
 // Delayed records why pending work is delayed. An empty text means that the work is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
-	i.about(id, func(l *loop, e *entry) {
+	i.postAbout(id, func(l *loop, e *entry) {
 		e.work.delay = why
-		l.changed(e)
+		l.queueVerdict(e)
 	})
 }
 
 // Initialised records that the vendor unit has initialised a device, or why the unit failed. The record is valid until the
 // hardware disappears or the node reboots. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
-	i.about(id, func(l *loop, e *entry) {
+	i.postAbout(id, func(l *loop, e *entry) {
 		if e.Initialised, e.initFailure = init, ""; err != nil {
 			e.Initialised, e.initFailure = "", err.Error()
 		}

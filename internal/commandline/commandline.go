@@ -27,7 +27,7 @@ func Parse(flags *flag.FlagSet, args []string, help string, stdout, stderr io.Wr
 		return 0, 0, false
 	}
 	if err != nil {
-		err = errors.New(plainly.Replace(err.Error()))
+		err = errors.New(flagErrorText.Replace(err.Error()))
 	} else if level, err = systemd.ParseLevel(*levelName); err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument: %q", flags.Arg(0))
 	}
@@ -38,7 +38,7 @@ func Parse(flags *flag.FlagSet, args []string, help string, stdout, stderr io.Wr
 	return level, 0, true
 }
 
-// plainly is a replacer that gives the errors of package flag the same form as those of metalplugctl. A parse error is about a
-// boolean flag, because all other flags are strings.
-var plainly = strings.NewReplacer("flag provided but not defined: -", "unknown flag: --", "bad flag syntax: ", "unknown flag: ",
+// flagErrorText is a replacer that gives the errors of package flag the same form as those of metalplugctl. A parse error is
+// about a boolean flag, because all other flags are strings.
+var flagErrorText = strings.NewReplacer("flag provided but not defined: -", "unknown flag: --", "bad flag syntax: ", "unknown flag: ",
 	"flag needs an argument: -", "missing value: --", "boolean value ", "", " for -", " for --", "parse error", "must be true or false")

@@ -16,11 +16,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// attrs writes the attributes of a device, including those in subdirectories that are not devices themselves. The kernel has no
-// list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore, attrs reads
-// every file that the function "omitted" does not exclude. The kernel refuses to open an attribute that cannot be read, even for
-// root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
-func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int) {
+// writeAttrs writes the attributes of a device, including those in subdirectories that are not devices themselves. The kernel
+// has no list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore,
+// writeAttrs reads every file for which isOmitted returns false. The kernel refuses to open an attribute that cannot
+// be read, even for root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
+func (r *Recorder) writeAttrs(text *strings.Builder, sysPath, below string, depth int) {
 	entries, err := os.ReadDir(r.Path(path.Join(sysPath, below)))
 	if err != nil {
 		return // the device has vanished
@@ -29,14 +29,14 @@ func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int
 		name := path.Join(below, e.Name())
 		full := path.Join(sysPath, name)
 		switch {
-		case omitted(e.Name()):
+		case isOmitted(e.Name()):
 		case e.Type()&fs.ModeSymlink != 0:
 			if target, err := os.Readlink(r.Path(full)); err == nil && !filepath.IsAbs(target) && !strings.ContainsAny(name+target, "=\n") {
 				fmt.Fprintf(text, "L: %s=%s\n", name, target)
 			}
 		case e.IsDir():
 			if !r.Present(full+"/uevent") && depth > 1 {
-				r.attrs(text, sysPath, name, depth-1)
+				r.writeAttrs(text, sysPath, name, depth-1)
 			}
 		case e.Type().IsRegular():
 			size := sysfs.AttrSize
@@ -51,9 +51,9 @@ func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int
 	}
 }
 
-// The function omitted reports whether a recording leaves out an entry in a device's directory. Some entries are redundant, large
-// or useless. Other entries are slow to read, or reading them has side effects.
-func omitted(name string) bool {
+// isOmitted reports whether a recording leaves out an entry in a device's directory. Some entries are redundant, large or
+// useless. Other entries are slow to read, or reading them has side effects.
+func isOmitted(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",
 		"statistics", "mq", "bdi", "stat", "inflight", "events", "integrity", "counters", "hw_counters",

@@ -124,7 +124,7 @@ func TestAttributesThatAreLeftAlone(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	(&Recorder{secrets: make(secrets)}).attrs(&text, dir, "", attrDepth)
+	(&Recorder{secrets: make(secrets)}).writeAttrs(&text, dir, "", attrDepth)
 	want := "H: config=" + strings.Repeat("ff", configSize) + "\nL: driver=../../bus/pci/drivers/nvme\nA: long=" +
 		strings.Repeat("x", sysfs.AttrSize) + "\nA: ports/1/state=4: ACTIVE\\n\nA: state=live\\n\n"
 	if text.String() != want {

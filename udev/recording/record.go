@@ -58,14 +58,14 @@ func (r *Recorder) Record(devices []udev.Device) string {
 	r.Hide()
 	sorted := slices.SortedFunc(slices.Values(devices), func(a, b udev.Device) int { return strings.Compare(a.SysPath, b.SysPath) })
 	for _, d := range sorted {
-		r.device(&text, d)
+		r.writeDevice(&text, d)
 	}
-	r.files(&text, sorted)
+	r.recordFiles(&text, sorted)
 	return r.Mask(text.String())
 }
 
-// device writes the part of the recording that describes one device.
-func (r *Recorder) device(text *strings.Builder, d udev.Device) {
+// writeDevice writes the part of the recording that describes one device.
+func (r *Recorder) writeDevice(text *strings.Builder, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
 		return // Parse derives buses and drivers from the links in their devices
@@ -88,13 +88,13 @@ func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 		r.secrets.property(key, value)
 		fmt.Fprintf(text, "E: %s=%s\n", key, value)
 	}
-	r.attrs(text, d.SysPath, "", attrDepth)
+	r.writeAttrs(text, d.SysPath, "", attrDepth)
 	text.WriteString("\n")
 }
 
-// files adds to the recording what classes read outside sysfs. This includes the tables of mounts and swap space, the reports of
-// NVIDIA's driver, and NVIDIA's nodes, which udev does not know.
-func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
+// recordFiles adds to the recording what classes read outside sysfs. This includes the tables of mounts and swap space, the
+// reports of NVIDIA's driver, and NVIDIA's nodes, which udev does not know.
+func (r *Recorder) recordFiles(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
 		if content, err := r.ReadAll(name); err == nil {
