@@ -56,6 +56,7 @@ type doctor struct {
 type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
+	node     bool // whether the check inspects this node or its kubelet; such a check does not run with the socket of a preview
 	hardware bool // whether the check inspects this node's hardware; such a check does not run with a recording
 	// run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor adds an "ok"
 	// finding with this text.
@@ -65,24 +66,24 @@ type check struct {
 // checks lists all checks, each after those that it depends on. If several checks fail, the first failure usually shows the
 // cause.
 var checks = []check{
-	{name: "configuration", run: (*doctor).checkConfiguration}, // checks of metalplug itself
+	{name: "configuration", node: true, run: (*doctor).checkConfiguration}, // checks of metalplug itself
 	{name: "daemon", run: (*doctor).checkDaemon},
-	{name: "udev", hardware: true, run: (*doctor).checkUdev},
-	{name: "drivers", hardware: true, run: (*doctor).checkDrivers},
-	{name: "helper sockets", hardware: true, run: (*doctor).checkHelpers},
-	{name: "units", run: (*doctor).checkUnits},
-	{name: "sandbox", hardware: true, run: (*doctor).checkSandbox},
-	{name: "kubelet", run: (*doctor).checkKubelet}, // checks of the kubelet
-	{name: "kubelet's directories", run: (*doctor).checkRootDir},
+	{name: "udev", node: true, hardware: true, run: (*doctor).checkUdev},
+	{name: "drivers", node: true, hardware: true, run: (*doctor).checkDrivers},
+	{name: "helper sockets", node: true, hardware: true, run: (*doctor).checkHelpers},
+	{name: "units", node: true, run: (*doctor).checkUnits},
+	{name: "sandbox", node: true, hardware: true, run: (*doctor).checkSandbox},
+	{name: "kubelet", node: true, run: (*doctor).checkKubelet}, // checks of the kubelet
+	{name: "kubelet's directories", node: true, run: (*doctor).checkRootDir},
 	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
-	{name: "kubelet's count", daemon: true, run: (*doctor).checkCounts},
-	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
-	{name: "claims", hardware: true, run: (*doctor).checkClaims},
+	{name: "kubelet's count", node: true, daemon: true, run: (*doctor).checkCounts},
+	{name: "kubelet's checkpoint", node: true, run: (*doctor).checkCheckpoint},
+	{name: "claims", node: true, hardware: true, run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
 	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // checks of the node and its hardware
-	{name: "CDI", run: (*doctor).checkCDI},
-	{name: "locked memory", run: (*doctor).checkMemlock},
-	{name: "SELinux", run: (*doctor).checkSELinux},
+	{name: "CDI", node: true, run: (*doctor).checkCDI},
+	{name: "locked memory", node: true, run: (*doctor).checkMemlock},
+	{name: "SELinux", node: true, run: (*doctor).checkSELinux},
 }
 
 // doctorCommand checks everything that can withhold devices from pods. The command changes nothing, because operators should read
@@ -133,7 +134,7 @@ func (d *doctor) runCheck(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
 	switch {
-	case d.status != nil && d.status.Preview && (!c.daemon || c.name == "kubelet's count") && c.name != "daemon":
+	case d.status != nil && d.status.Preview && c.node:
 		d.skip("run doctor without --socket and METALPLUG_SOCKET", "the socket belongs to a preview, not to the daemon of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see the findings about the daemon above", "this check needs an answer from the daemon")

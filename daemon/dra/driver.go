@@ -278,11 +278,16 @@ func (d *driver) checkSharing(ctx context.Context, last sharing) sharing {
 func (d *driver) fetch(ctx context.Context) (state, error) {
 	var status api.Status
 	var devices []api.Device
-	err := cmp.Or(d.client.Get(ctx, "/v1/status", &status), d.client.Get(ctx, "/v1/devices", &devices))
-	if err == nil && !status.Ready {
-		err = errors.New("metalplugd has just started, and has not inspected all devices yet")
+	if err := d.client.Get(ctx, "/v1/status", &status); err != nil {
+		return state{}, err
 	}
-	return newState(status.Resources, devices), err
+	if !status.Ready {
+		return state{}, errors.New("metalplugd has just started, and has not inspected all devices yet")
+	}
+	if err := d.client.Get(ctx, "/v1/devices", &devices); err != nil {
+		return state{}, err
+	}
+	return newState(status.Resources, devices), nil
 }
 
 // HandleError stops the driver, because a gRPC server for the kubelet has failed.

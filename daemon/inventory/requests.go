@@ -61,7 +61,7 @@ func (q *requests) postAbout(id string, r func(*loop, *entry)) {
 // postAndWait posts a request, and returns its error when the loop has run it. If the inventory stops or ctx ends first,
 // postAndWait returns another error, and the loop never runs the request.
 func (q *requests) postAndWait(ctx context.Context, r func(*loop) error) (err error) {
-	var once sync.Once // either the request runs, or ask gives up, but never both
+	var once sync.Once // either the request runs, or postAndWait gives up, but never both
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {

@@ -105,6 +105,6 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	unrecorded := e.lease.Residue && (e.isBusy() || e.isOutdated() || e.sighting != nil && e.sighting.Unread)
 	incomplete := e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete) // a helper may still be erasing the disk
 	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && incomplete)
-	needless := !f.Disk.Surveyed || f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] || !s.Target.IsDisk() && !incomplete
-	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), needless || l.evidence.Proves(e.Disk)
+	hostData := f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] // pods may get the host's data, but not a pod's
+	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), hostData || f.Unused()
 }

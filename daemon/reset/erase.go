@@ -74,8 +74,10 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err != nil {
 		return "", err
 	}
-	// The kernel counts data only when it writes the data from its cache to the disk.
-	if err := cmp.Or(t.checkNotOpen(ctx, c), c.flush()); err != nil {
+	if err := t.checkNotOpen(ctx, c); err != nil {
+		return "", err
+	}
+	if err := c.flush(); err != nil { // the kernel counts data only when it writes the data from its cache to the disk
 		return "", err
 	}
 	had.written = sysfs.Written(&t.Tree, c.sysPath)

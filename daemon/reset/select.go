@@ -45,6 +45,9 @@ func (h *host) checkSelected(r Request) error {
 // udev's database, and the attributes in sysfs may not show that the disks are the same. The kernel shows the use of each disk
 // separately. If sysfs shows the other disk, the helper opens both disks exclusively.
 func (h *host) checkTwins(machine *device.Host, settings config.Config, s device.Sighting) (err error) {
+	if !s.Target.IsDisk() {
+		return nil
+	}
 	for _, name := range h.Recording(&err).Names("/sys/block") {
 		sysPath := h.Resolve("/sys/block/" + name)
 		other, failed := udev.ReadDevice(h.Sys, h.run, sysPath)

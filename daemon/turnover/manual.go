@@ -182,7 +182,9 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	if err == nil {
 		err = j.eraseNow(ctx)
 	}
-	j.Inventory.Delayed(j.Device.ID, cmp.Or(err, errors.New("")).Error())
+	if err != nil {
+		j.Inventory.Delayed(j.Device.ID, err.Error())
+	}
 	return err
 }
 

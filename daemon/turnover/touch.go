@@ -17,9 +17,8 @@ import (
 
 // touch asks the helper to do the given work on the device with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
-	w := device.Work{
-		Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank || todo.Content == lease.Unused, ByHand: todo.ByHand,
-	}
+	w := device.Work{Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, ByHand: todo.ByHand}
+	w.Blank = todo.Content == lease.Blank || todo.Content == lease.Unused
 	if todo.Reset {
 		w.Method = j.method(todo.ByHand && !todo.Erase)
 	}

@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -42,6 +43,18 @@ func (f *Facts) holdersChecked() bool {
 }
 
 func (f *Facts) proven() bool { return f.Complete() && f.holdersChecked() }
+
+// Unused reports whether nothing is on a device that a tenant left, according to valid evidence. Devices that are not disks need no
+// evidence. The result is false for hardware that cannot be identified.
+func (f *Facts) Unused() bool {
+	switch {
+	case !f.Disk.Surveyed, f.Seen == nil:
+		return true
+	case f.Seen.Target.IsDisk():
+		return f.Disk.Evidence.Proves(f.Disk.Presence)
+	}
+	return !errors.Is(f.Seen.Offer, device.ErrIncomplete)
+}
 
 // Readable reports whether metalplug must read a disk to get evidence. If work on an offered disk has failed, metalplug first
 // repeats the work.
