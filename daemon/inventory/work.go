@@ -250,7 +250,7 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 		// If the disk was not erased, its content still belongs to the same tenant.
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
 		event.Residue = !other && (e.lease.Residue && (again || event.Given) || !again && l.ownsContent(e))
-		e.Claims = e.Claims.Started(o.Tenants)
+		e.Claims, e.Wrote = e.Claims.Started(o.Tenants), wrote{}
 		l.recordStarted(e, event)
 		l.closeAllocate(e)
 		return
