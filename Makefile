@@ -19,8 +19,9 @@
 #   make words         measures the sentences of comments and documents (ARGS=README.md lists the hard ones of a file)
 #   make vulncheck     queries the Go vulnerability database; needs a network
 #   make bench-parts   runs the Go benchmarks of the packages ten times; benchstat compares them with OLD=FILE
-#   make bench         measures the times and sizes that have a budget, and the helpers in a virtual machine; writes a table
-#                      and bench.json; needs root
+#   make bench         measures the times and sizes that have a budget, the helpers in a virtual machine, and claims in a
+#                      cluster; writes a table and bench.json; needs root
+#   make bench-claims  measures only claims in a cluster; needs root
 #   make lint          runs gofumpt, vet, staticcheck and shellcheck
 #   make install       builds and installs the programs, units and pages; DESTDIR= is put before each path
 #   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
@@ -70,7 +71,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build dra dra-program dra-sanity run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd cluster-dra-driver root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
+.PHONY: all build dra dra-program dra-sanity run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd cluster-dra-driver root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-claims bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
 all: build
 
 deps:
@@ -225,6 +226,12 @@ sandbox: build dra-program
 bench: build
 	$(GO) run ./integration/bench $(ARGS)
 	$(MAKE) vm VM=TestStartCost
+	$(MAKE) bench-claims KUBERNETES=
+
+# "make bench" compiles Kubernetes with inlining, as in a release.
+bench-claims: root cluster-programs cluster-dra-driver
+	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 60m \
+		-run '^TestClaimSpeed$$' . -speed 50 -cost 1m
 
 BENCHTIME ?= 200ms
 bench-parts: deps

@@ -44,11 +44,12 @@ func TestClaimSpeed(t *testing.T) {
 	s.step("all was measured")
 }
 
-// times prints the median and the maximum of durations.
+// times prints the median, the 99th percentile and the maximum of durations.
 func (s *story) times(what string, all []time.Duration) {
 	s.Helper()
 	slices.Sort(all)
-	s.Logf("%-57s p50 %v, maximum %v of %d", what, all[len(all)/2].Round(10*time.Microsecond), all[len(all)-1].Round(10*time.Microsecond), len(all))
+	rank := func(percent int) time.Duration { return all[(len(all)*percent+99)/100-1].Round(10 * time.Microsecond) }
+	s.Logf("%-57s p50 %v, p99 %v, maximum %v of %d", what, rank(50), rank(99), rank(100), len(all))
 }
 
 // seen returns how long it takes from the start of do until a watcher has an object that is right.
