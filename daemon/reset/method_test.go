@@ -5,6 +5,7 @@ package reset
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path"
 	"reflect"
 	"slices"
@@ -323,6 +324,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 				physical + "/subsystem":     in(physical, "/sys/bus/pci"), physical + "/net/eth0/address": "",
 			})
 		}, OK, ""},
+		{"directories that cannot be listed", func(m *machine, group *fakeNode) { m.deepen(function0) }, Busy, "cannot determine whether " + address0 + " has a network interface: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)
@@ -473,6 +475,19 @@ func (m *machine) sibling(address, file string) {
 	m.files(map[string]string{
 		bus + "/subsystem": in(bus, "/sys/bus/pci"), f + "/subsystem": in(f, "/sys/bus/pci"), f + "/" + file: "",
 	})
+}
+
+// deepen adds directories with a path that is too long for open, which therefore fails even for root.
+func (m *machine) deepen(dir string) {
+	m.Helper()
+	root, err := os.OpenRoot(m.root + dir)
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer root.Close()
+	if err := root.MkdirAll(strings.Repeat(strings.Repeat("x", 255)+"/", 17), 0o755); err != nil {
+		m.Fatal(err)
+	}
 }
 
 // TestRootBus resets a function on a root bus. No method resets a root bus, so only the other functions in the same slot

@@ -131,25 +131,27 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. hasNetwork checks nothing but whether a directory "net"
-// exists. Each mount of sysfs shows this directory, but the directory contains only the interfaces in the mount's network
-// namespace (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device,
-// such as a virtio device or a device on the auxiliary bus.
-func (f function) hasNetwork() (found bool) {
+// checkNetwork returns an error if the function has a network interface, which the reset of a function would stop, or if
+// checkNetwork cannot list the function's directories. checkNetwork checks nothing but whether a directory "net" exists. Each
+// mount of sysfs shows this directory, but the directory contains only the interfaces in the mount's network namespace
+// (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a
+// virtio device or a device on the auxiliary bus.
+func (f function) checkNetwork(reset function) error {
 	root := f.Path(f.path)
-	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+	return filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil || !entry.IsDir():
+		case err != nil:
+			return errorf(Busy, "cannot determine whether %s has a network interface: %w", f.name(), err)
+		case !entry.IsDir():
 			return nil
 		case entry.Name() == "net":
-			found = true
-			return fs.SkipAll
+			return errorf(Refused, "%s has a network interface, perhaps in another network namespace, which a reset of %s would stop; unbind its driver first",
+				f.name(), reset.name())
 		case name != root && f.Link(f.path+strings.TrimPrefix(name, root), "subsystem") == "pci":
 			return fs.SkipDir // this directory belongs to another function
 		}
 		return nil
 	})
-	return found
 }
 
 // disks returns the sysfs paths of the disks behind the function.
@@ -259,9 +261,8 @@ func (t *task) freeFunction(f function, methods string) (letGo func(), err error
 	}
 	var hit []string
 	for _, other := range scope {
-		if other.hasNetwork() {
-			return nil, errorf(Refused, "%s has a network interface, perhaps in another network namespace, which a reset of %s would stop; unbind its driver first",
-				other.name(), f.name())
+		if err := other.checkNetwork(f); err != nil {
+			return nil, err
 		}
 		disks, err := other.disks()
 		if err != nil {
