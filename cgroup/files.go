@@ -45,7 +45,7 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	defer fd.Close()
 	return skipGone(eachName(fd, dir, func(names []string) error {
 		for _, name := range names {
-			if err := r.progress(); err != nil {
+			if err := r.countAnswer(); err != nil {
 				return err
 			}
 			l := link{dirfd: int(fd), dir: dir, name: name, task: task}
@@ -53,7 +53,7 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 				continue
 			}
 			number, _, err := r.look(l)
-			if err := skipGone(err); err != nil && !r.harmless(l) {
+			if err := skipGone(err); err != nil && !r.isHarmless(l) {
 				return &os.PathError{Op: "stat", Path: dir + "/" + name, Err: err}
 			}
 			if r.wanted[number] && !l.onlyPath() {
@@ -119,7 +119,7 @@ func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, 
 	switch {
 	case isGone(err):
 		return Number{}, err
-	case err != nil && r.harmless(l):
+	case err != nil && r.isHarmless(l):
 		return Number{}, nil
 	case err != nil:
 		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
@@ -148,7 +148,7 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 	query := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: procmapNextOrCovering | procmapFileBacked}
 	for asked := false; ; asked = true {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapQueryIoctl, uintptr(unsafe.Pointer(&query)))
-		late := r.progress()
+		late := r.countAnswer()
 		switch {
 		case late != nil:
 			return late
@@ -207,7 +207,7 @@ func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	rest := false // true in the middle of a line
 	for {
 		line, more, err := lines.ReadLine()
-		if err := r.progress(); err != nil {
+		if err := r.countAnswer(); err != nil {
 			return err
 		}
 		if errors.Is(err, io.EOF) {
@@ -307,10 +307,10 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless is called for a file that cannot be inspected. harmless returns true only if the file certainly does not keep a device
-// in use. The result comes from procfs and the kernel's own tables. The result does not depend on a file system, the SELinux
-// policy or a file server.
-func (r *scanner) harmless(l link) bool {
+// isHarmless is called for a file that cannot be inspected. isHarmless returns true only if the file certainly does not keep a
+// device in use. The result comes from procfs and the kernel's own tables. The result does not depend on a file system, the
+// SELinux policy or a file server.
+func (r *scanner) isHarmless(l link) bool {
 	if isKernelObject(l) || r.cannotBeNode(l) {
 		return true
 	}

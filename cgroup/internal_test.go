@@ -54,7 +54,7 @@ func TestHarmless(t *testing.T) {
 		task := fmt.Sprintf("/proc/%d", os.Getpid())
 		for fd := range questions {
 			r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}}
-			answers <- r.harmless(link{dir: task + "/fd", name: strconv.Itoa(fd), task: task})
+			answers <- r.isHarmless(link{dir: task + "/fd", name: strconv.Itoa(fd), task: task})
 		}
 	}()
 	check := func(name string, fd int, want bool) {

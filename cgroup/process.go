@@ -43,9 +43,9 @@ type scanner struct {
 	idleChecks int   // number of checks since steps last changed
 }
 
-// stalled reports whether a call to the kernel has taken longer than r.patience. stalled must be called exactly once in each
+// isStalled reports whether a call to the kernel has taken longer than r.patience. isStalled must be called exactly once in each
 // check for progress.
-func (r *scanner) stalled() bool {
+func (r *scanner) isStalled() bool {
 	r.idleChecks++
 	if steps := r.steps.Load(); steps != r.lastSteps {
 		r.lastSteps, r.idleChecks = steps, 0
@@ -66,10 +66,10 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 		return podUID, nil
 	}
 	if podUID != "" && r.podUID == "" {
-		r.postpone(podUID, p.zombie())
+		r.postpone(podUID, p.isZombie())
 		return podUID, nil
 	}
-	if p.zombie() {
+	if p.isZombie() {
 		return podUID, nil
 	}
 	if stop := r.admit(r, p.comm, podUID); stop != nil {
@@ -129,7 +129,7 @@ func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 		}
 		// The kernel adds the time on a CPU to the CPU time of a process only at a timer tick or when the thread leaves the CPU
 		// (kernel/sched/cputime.c, thread_group_cputime).
-		busy := func(tid int) bool { return r.progress() != nil || readThread(dir, tid).state == "R" }
+		busy := func(tid int) bool { return r.countAnswer() != nil || readThread(dir, tid).state == "R" }
 		if complete && (r.end.IsZero() || !slices.ContainsFunc(tids, busy) && r.cpuTime() == used) {
 			return nil
 		}
@@ -140,7 +140,7 @@ func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 		pause := unix.NsecToTimespec(int64(rand.N(max(1, min(time.Since(start), maxPause)))))
 		_ = unix.Nanosleep(&pause, nil) // time.Sleep would wake up only at whole milliseconds
 	}
-	if s, err := readStatus(dir); fresh && r.owner.pod && !isGone(err) && !s.zombie() { // a process that has ended holds nothing
+	if s, err := readStatus(dir); fresh && r.owner.pod && !isGone(err) && !s.isZombie() { // a process that has ended holds nothing
 		return errThreads
 	}
 	return nil
@@ -194,8 +194,8 @@ func (r *scanner) cpuTime() int64 {
 	return used.Nano()
 }
 
-// progress counts an answer from the kernel. progress returns errTime if the time limit is exceeded.
-func (r *scanner) progress() error {
+// countAnswer counts an answer from the kernel, and returns errTime if the time limit is exceeded.
+func (r *scanner) countAnswer() error {
 	r.steps.Add(1)
 	if !r.end.IsZero() && r.now().After(r.end) {
 		return errTime
@@ -210,8 +210,8 @@ type status struct {
 	flags            uint64
 }
 
-// zombie reports whether all threads have exited and the files are closed.
-func (s status) zombie() bool { return s.threads <= 1 && s.state == "Z" }
+// isZombie reports whether all threads have exited and the files are closed.
+func (s status) isZombie() bool { return s.threads <= 1 && s.state == "Z" }
 
 // running reports whether a thread has not begun to exit. A running thread still has its descriptors and memory.
 func (s status) running() bool { return s.state != "" && s.flags&pfExiting == 0 }

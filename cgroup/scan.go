@@ -44,8 +44,8 @@ const (
 	// maxSample limits how many of a pod's processes are checked for privileges. maxStatus limits how many bytes are read for this,
 	// because the kernel takes 20 ms to format the 65,536 groups that a process may have. After that, no further process is read.
 	maxSample, maxStatus = 1 << 10, 1 << 18
-	// patience is the maximum time that a system call about a process may take. The constant progressChecks says how often
-	// progress is checked during that time.
+	// patience is the maximum time that a system call about a process may take. progressChecks is the number of checks
+	// for progress in that time.
 	patience, progressChecks = time.Second, 4
 	// maxPause limits the time between two passes. maxPause is less than the time patience.
 	maxPause = 100 * time.Millisecond
@@ -255,7 +255,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.current
-	if p == nil || p.finished || !p.stalled() {
+	if p == nil || p.finished || !p.isStalled() {
 		return work{}, false
 	}
 	p.finished = true
@@ -384,18 +384,18 @@ const initUserNamespace = "user:[4026531837]"
 func (s *scan) check(o *owner, pids []int) bool {
 	o.checked.Do(func() {
 		size := 0
-		o.privileged.Store(slices.ContainsFunc(slices.Sorted(slices.Values(pids)), func(pid int) bool { return size < maxStatus && s.privileged(pid, &size) }))
+		o.privileged.Store(slices.ContainsFunc(slices.Sorted(slices.Values(pids)), func(pid int) bool { return size < maxStatus && s.isPrivileged(pid, &size) }))
 	})
 	return o.privileged.Load()
 }
 
-// privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
-// devices. No other cheap test shows which devices a pod may open. In version 2, the device cgroup is a BPF program, which only a
-// process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of them applies to
+// isPrivileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
+// devices. No other cheap test shows which devices a pod may open. In version 2, the device cgroup is a BPF program, which only
+// a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of them applies to
 // devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If the process has exited,
-// privileged returns false, because other processes of the pod can be checked. privileged adds the number of bytes that it has
-// read to size.
-func (s *scan) privileged(pid int, size *int) bool {
+// isPrivileged returns false, because other processes of the pod can be checked. isPrivileged adds the number of bytes that it
+// has read to size.
+func (s *scan) isPrivileged(pid int, size *int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))
 	if err != nil {

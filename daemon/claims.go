@@ -229,7 +229,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 			continue
 		}
 		slices.SortFunc(by[r.Name], func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
-		offer := offered(c.daemon, r)
+		offer := pluginResource(c.daemon, r)
 		if request.Admin && (r.Class == device.NVMeName || r.Class == device.NodeName) {
 			offer.CDI, offer.Permissions = nil, "r"
 		}

@@ -25,18 +25,18 @@ func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.preview != nil, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
 		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // has no helpers, so no request can open a device node
-		Standing:  d.standing,
-		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
-		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
+		Standing:  d.registrations,
+		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreignIDs(counted) },
+		Unwritten: d.listUnwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
 		Prepare: d.claims.Prepare, Unprepare: d.claims.Unprepare,
 	})
 }
 
-// The method standing returns the registration states of all resources. A preview has no kubelet, so it shows every resource as
+// registrations returns the registration states of all resources. A preview has no kubelet, so it shows every resource as
 // registered and connected.
-func (d *daemon) standing() map[string]api.Registration {
+func (d *daemon) registrations() map[string]api.Registration {
 	if d.preview == nil {
-		return d.endpoints.standing()
+		return d.endpoints.registrations()
 	}
 	all := make(map[string]api.Registration)
 	for _, r := range d.Config.Resources {
@@ -45,8 +45,8 @@ func (d *daemon) standing() map[string]api.Registration {
 	return all
 }
 
-// The method unwritten returns a message for each state file or CDI spec that could not be written.
-func (d *daemon) unwritten() []string {
+// listUnwritten returns a message for each state file or CDI spec that could not be written.
+func (d *daemon) listUnwritten() []string {
 	var all []string
 	if err := d.inventory.Store.Unkept(); err != nil {
 		all = append(all, fmt.Sprintf("state not saved: %v", err))

@@ -154,7 +154,7 @@ func (d *daemon) build(last time.Time) {
 		Store:      statefile.Open(d.Config.Paths.State, d.Log),
 		Machine:    systemd.MachineID(),
 		AfterBoot:  last.IsZero(),
-		Remembered: d.remembered(),
+		Remembered: d.checkpointDevices(),
 		Audit:      checkInterval,
 		Log:        d.Log,
 	})
@@ -194,8 +194,8 @@ func (d *daemon) running(pod string) (bool, error) {
 	return running, err
 }
 
-// The method remembered returns the devices that pods hold according to the kubelet's checkpoint.
-func (d *daemon) remembered() map[string]map[string]kubelet.Known {
+// checkpointDevices returns the devices that pods hold according to the kubelet's checkpoint.
+func (d *daemon) checkpointDevices() map[string]map[string]kubelet.Known {
 	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
 		d.Log.Warn("kubelet checkpoint not read", "err", err)
@@ -206,7 +206,7 @@ func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 // endpoint creates the endpoint of a resource.
 func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
-		Resource:  offered(d, r),
+		Resource:  pluginResource(d, r),
 		Dir:       d.Config.Paths.DevicePlugins,
 		Inventory: d.inventory,
 		Host:      d.host,
@@ -222,8 +222,8 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	}
 }
 
-// offered converts a resource to the form that an endpoint serves.
-func offered(d *daemon, r config.Resource) plugin.Resource {
+// pluginResource converts a resource to the form that an endpoint serves.
+func pluginResource(d *daemon, r config.Resource) plugin.Resource {
 	resource := plugin.Resource{
 		Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
 		Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.cdiNames(r),
@@ -237,7 +237,7 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 			if !ok {
 				return plugin.Resource{}, fmt.Errorf("resource %s is no longer configured", name)
 			}
-			return offered(d, member), nil
+			return pluginResource(d, member), nil
 		}
 	}
 	return resource

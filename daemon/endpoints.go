@@ -96,9 +96,9 @@ func (e *endpoints) start(ctx context.Context, resource config.Resource, started
 	return r
 }
 
-// The method foreign returns, for each resource, one device ID that the kubelet counts but metalplug does not offer. The map has
-// no key for a resource without such an ID.
-func (e *endpoints) foreign(counted map[string][]string) map[string]string {
+// foreignIDs returns, for each resource, one device ID that the kubelet counts but metalplug does not offer. The map has no key
+// for a resource without such an ID.
+func (e *endpoints) foreignIDs(counted map[string][]string) map[string]string {
 	ids := make(map[string]string)
 	for name, endpoint := range e.all() {
 		if id := endpoint.Foreign(counted[name]); id != "" {
@@ -124,8 +124,8 @@ func (e *endpoints) announce() {
 	liveness.Poke(e.changed)
 }
 
-// The method standing returns the registration states of all resources, by the names of the resources.
-func (e *endpoints) standing() map[string]api.Registration {
+// registrations returns the registration states of all resources, by the names of the resources.
+func (e *endpoints) registrations() map[string]api.Registration {
 	all := make(map[string]api.Registration)
 	for name, endpoint := range e.all() {
 		all[name] = endpoint.Status()

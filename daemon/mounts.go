@@ -52,9 +52,9 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// The method visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does
-// not count if a later mount covers it.
-func (v view) visible(mountinfo string) bool {
+// isVisible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does not count
+// if a later mount covers it.
+func (v view) isVisible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[2] != v.device {
@@ -88,21 +88,21 @@ func newMount(proc, key, path string) mount {
 	hosts, hostErr := os.ReadFile(filepath.Join(proc, "1/mountinfo"))
 	own, host := viewOf(string(ours), path), viewOf(string(hosts), path)
 	if err == nil && hostErr == nil && own != (view{}) && host != (view{}) {
-		m.ownView, m.hostView, m.visible = own, host, own.visible(string(hosts))
+		m.ownView, m.hostView, m.visible = own, host, own.isVisible(string(hosts))
 	}
 	return m
 }
 
-// The method hidden reports whether the path is missing inside the daemon's sandbox, but may exist outside.
-func (m mount) hidden() bool {
+// isHidden reports whether the path is missing inside the daemon's sandbox, but may exist outside.
+func (m mount) isHidden() bool {
 	_, err := os.Stat(m.path)
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
-// The method replaced returns an error if the directory was removed or replaced since m was created, because the daemon still
-// sees the old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or
+// checkReplaced returns an error if the directory was removed or replaced since m was created, because the daemon still sees
+// the old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or
 // removed.
-func (m mount) replaced(proc string) error {
+func (m mount) checkReplaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.ownView != m.ownView || strings.HasSuffix(now.ownView.path, deleted)
 	if now.ownView == now.hostView || !moved && now.visible == m.visible {
@@ -121,7 +121,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 		newMount(paths.Proc, "paths.pod_resources", filepath.Dir(paths.PodResources)),
 	}
 	for _, m := range dirs {
-		if m.hidden() {
+		if m.isHidden() {
 			d.Log.Error("directory hidden", "err", fmt.Errorf("%s: the unit does not bind %s; "+
 				"add BindPaths=%[2]s to a drop-in, see OTHER DIRECTORIES in metalplugd(8)", m.key, m.path))
 		}
@@ -150,7 +150,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 			pause = checkInterval
 		}
 		for _, m := range dirs {
-			if err := m.replaced(paths.Proc); err != nil {
+			if err := m.checkReplaced(paths.Proc); err != nil {
 				return err
 			}
 		}

@@ -82,17 +82,17 @@ func TestReplacedMounts(t *testing.T) {
 		} {
 			write(own, host)
 			m := newMount(proc, "a", plugins)
-			if m.hidden() != (m.ownView != m.hostView) { // the path does not exist in a test
-				t.Errorf("%s: hidden: %v, %+v", layout, m.hidden(), m)
+			if m.isHidden() != (m.ownView != m.hostView) { // the path does not exist in a test
+				t.Errorf("%s: hidden: %v, %+v", layout, m.isHidden(), m)
 			}
 			write(c.own(own), host+c.host)
-			if err := m.replaced(proc); (err != nil) != c.replaced || err != nil && !strings.HasPrefix(err.Error(), "a: "+plugins+" was replaced") {
+			if err := m.checkReplaced(proc); (err != nil) != c.replaced || err != nil && !strings.HasPrefix(err.Error(), "a: "+plugins+" was replaced") {
 				t.Errorf("%s, %s: %v", layout, name, err)
 			}
 		}
 		// The directory was removed between the start of the sandbox and that of the daemon.
 		write(replace("device-plugins "+plugins, "device-plugins//deleted "+plugins)(own), host)
-		if m := newMount(proc, "a", plugins); m.hidden() || m.replaced(proc) == nil {
+		if m := newMount(proc, "a", plugins); m.isHidden() || m.checkReplaced(proc) == nil {
 			t.Errorf("%s: a directory that was removed before the start is not noticed", layout)
 		}
 	}
@@ -108,7 +108,7 @@ func TestMountsOfThisMachine(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.replaced("/proc"); err != nil || m.hidden() {
-		t.Errorf("replaced: %v, hidden: %v", err, m.hidden())
+	if err := m.checkReplaced("/proc"); err != nil || m.isHidden() {
+		t.Errorf("replaced: %v, hidden: %v", err, m.isHidden())
 	}
 }

@@ -18,7 +18,7 @@ const reloadLimit = 10 * time.Second
 func (d *daemon) reload(ctx context.Context) {
 	next, err := d.Load()
 	if err == nil {
-		err = d.configMount.replaced(d.Config.Paths.Proc)
+		err = d.configMount.checkReplaced(d.Config.Paths.Proc)
 	}
 	if err == nil {
 		err = CheckCDI(next)
@@ -42,7 +42,7 @@ func (d *daemon) reload(ctx context.Context) {
 	d.config.Store(&next)
 	// Wait for the inspections before new endpoints start, because the first device list from a new endpoint must be complete.
 	select {
-	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
+	case <-d.inventory.SetRules(next.Rules(), d.checkpointDevices()):
 	case <-time.After(reloadLimit):
 		d.Log.Warn("devices not inspected", "err", fmt.Errorf("some devices were not inspected with the new rules within %v", reloadLimit))
 	case <-ctx.Done():

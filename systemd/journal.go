@@ -19,9 +19,8 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// The function plain is ReplaceAttr of the text handler, which omits the time and empty attributes, and shows [LevelNotice] as
-// NOTICE.
-func plain(groups []string, a slog.Attr) slog.Attr {
+// formatAttr is ReplaceAttr of the text handler, which omits the time and empty attributes, and shows [LevelNotice] as NOTICE.
+func formatAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
 	}

@@ -47,7 +47,7 @@ func OpenLog(w io.Writer, level slog.Level) *Log {
 		return openJournal(journalPath, os.Stderr, level)
 	}
 	return openLog(w, func(line io.Writer) slog.Handler {
-		return slog.NewTextHandler(line, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
+		return slog.NewTextHandler(line, &slog.HandlerOptions{Level: level, ReplaceAttr: formatAttr})
 	})
 }
 

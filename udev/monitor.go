@@ -98,7 +98,7 @@ func (m *Monitor) Dropped() Dropped {
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return pollEach(ctx, "read udev event socket", m.file, func(fd int) (err error) {
-		event, err = m.next(fd)
+		event, err = m.receive(fd)
 		return err
 	}, func() error {
 		event.Received = time.Now()

@@ -133,7 +133,7 @@ func TestSocketOfTheConfiguration(t *testing.T) {
 		{"", filepath.Join(dir, "none.toml"), "/run/metalplug/control.sock"},
 	} {
 		o := clientOptions{socket: test.flag}
-		if _, c := o.configured(test.file); c.Socket != test.want {
+		if _, c := o.loadConfig(test.file); c.Socket != test.want {
 			t.Errorf("%q, %s: %s, want %s", test.flag, test.file, c.Socket, test.want)
 		}
 	}

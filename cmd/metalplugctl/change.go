@@ -99,7 +99,7 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 		c.Scrub = *scrub
 		var d api.Device
 		if err := o.client().Get(cmd.Context(), pathOf(name), &d); err != nil {
-			return "", failed(cmd.Name(), name, err)
+			return "", wrapError(cmd.Name(), name, err)
 		}
 		if always || c.Scrub != "" {
 			err = o.mayErase(cmd, name, d, c, yes)
@@ -130,10 +130,10 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 				name, err = may(cmd, name)
 			}
 			if err == nil {
-				err = failed(cmd.Name(), name, o.client().Post(cmd.Context(), pathOf(name)+"/"+cmd.Name(), *c, &d))
+				err = wrapError(cmd.Name(), name, o.client().Post(cmd.Context(), pathOf(name)+"/"+cmd.Name(), *c, &d))
 			}
 			if err == nil {
-				err = show(cmd.OutOrStdout(), *output, false, d, func(s *screen) { s.line("", "", changed(d)) })
+				err = show(cmd.OutOrStdout(), *output, false, d, func(s *screen) { s.line("", "", describeChange(d)) })
 			}
 			if errors.Is(err, api.ErrNoAnswer) {
 				return err
@@ -150,8 +150,8 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 	return cmd
 }
 
-// The function changed returns one line of text about a device and its new state.
-func changed(d api.ChangedDevice) string {
+// describeChange returns one line of text about a device and its new state.
+func describeChange(d api.ChangedDevice) string {
 	state := healthCell(d.Device).text
 	text := d.ID + ": " + state
 	if d.Reason != "" {
@@ -171,13 +171,13 @@ func changed(d api.ChangedDevice) string {
 // would refuse the erasure, or if there is nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
-		return failed(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))
+		return wrapError(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))
 	}
 	c.DryRun = true
 	var answer api.ChangedDevice
 	err := o.client().Post(cmd.Context(), pathOf(d.ID)+"/"+cmd.Name(), c, &answer)
 	if err != nil || answer.Note != "" {
-		return failed(cmd.Name(), name, err)
+		return wrapError(cmd.Name(), name, err)
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(describeDisk(d)))
 	if yes {
@@ -232,8 +232,8 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: the typed ID does not match, so nothing was erased", id)
 }
 
-// The function failed adds the action and the device to err. If err is nil, the result is nil.
-func failed(verb, id string, err error) error {
+// wrapError adds the action and the device to err. If err is nil, the result is nil.
+func wrapError(verb, id string, err error) error {
 	if err == nil {
 		return nil
 	}

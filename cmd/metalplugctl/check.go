@@ -46,7 +46,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		}
 		checked.Files = append([]string{}, c.Files...)
 		checked.Warnings = unitfile.Complaints(c.Templates()...)
-		checked.Warnings = append(checked.Warnings, ignored(checked.File)...)
+		checked.Warnings = append(checked.Warnings, findIgnored(checked.File)...)
 		if *recorded != "" {
 			p := preview{file: checked.File}
 			if err := p.machine(*recorded); err != nil {
@@ -68,7 +68,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		if explain {
 			checked.Resources, checked.Unclaimed = all, unclaimed
 		}
-		return show(cmd.OutOrStdout(), *output, false, checked, func(s *screen) { s.checked(checked) })
+		return show(cmd.OutOrStdout(), *output, false, checked, func(s *screen) { s.writeCheck(checked) })
 	}
 	return cmd
 }
@@ -77,8 +77,8 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 // backups, and operators rename a drop-in to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// The function ignored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
-func ignored(file string) (warnings []string) {
+// findIgnored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
+func findIgnored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
 	for _, name := range beside {
@@ -126,12 +126,12 @@ func (f *checkedFiles) review(c config.Config, r config.Resource, reported strin
 // is the key that the warning is about.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
 	switch key = cmp.Or(match.key, "match"); {
-	case match.idle() != "":
+	case match.explainIdle() != "":
 		if r.Members != nil {
 			key = "members"
 			match.Unfilled += "; to list the devices, add --explain"
 		}
-		f.warn(c, r, key, "%s gets no device: %s", r.Name, match.idle())
+		f.warn(c, r, key, "%s gets no device: %s", r.Name, match.explainIdle())
 	case len(r.Exclude) > 0 && !match.excludes:
 		f.warn(c, r, key, "exclude matches no device on this node, so %s gets every device that match selects: %s", r.Name, match.Unfilled)
 	}
@@ -149,8 +149,8 @@ type checkedFiles struct {
 	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // devices without a resource, only with --explain
 }
 
-// checked writes the names of the configuration files, the warnings, and the devices of each resource.
-func (s *screen) checked(c checkedFiles) {
+// writeCheck writes the names of the configuration files, the warnings, and the devices of each resource.
+func (s *screen) writeCheck(c checkedFiles) {
 	for _, f := range c.Files {
 		s.line("", "", f+": ok")
 	}

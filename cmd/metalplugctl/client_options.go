@@ -21,13 +21,13 @@ type clientOptions struct {
 
 // client returns a client for the socket in the flag --socket, or else in the default configuration file.
 func (o *clientOptions) client() api.Client {
-	_, c := o.configured(config.DefaultFile)
+	_, c := o.loadConfig(config.DefaultFile)
 	return c
 }
 
-// configured returns the configuration in a file, or the defaults if the file contains errors. The client uses the socket in the
-// flag --socket, or else in this configuration.
-func (o *clientOptions) configured(file string) (config.Config, api.Client) {
+// loadConfig returns the configuration in a file, or the defaults if the file contains errors. The client uses the socket in
+// the flag --socket, or else in this configuration.
+func (o *clientOptions) loadConfig(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
 		c = config.Default()

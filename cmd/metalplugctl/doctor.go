@@ -98,7 +98,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := newDoctor(cmd.Context(), o, *file)
 		found := d.examine()
-		err := show(cmd.OutOrStdout(), *output, false, found, func(s *screen) { s.findings(found) })
+		err := show(cmd.OutOrStdout(), *output, false, found, func(s *screen) { s.writeFindings(found) })
 		if err == nil && d.status == nil {
 			return errSilent
 		}
@@ -113,7 +113,7 @@ func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	if unitfile.Booted() {
 		d.units = unitfile.FindUnusable
 	}
-	d.config, d.client = o.configured(file)
+	d.config, d.client = o.loadConfig(file)
 	return d
 }
 
@@ -144,7 +144,7 @@ func (d *doctor) runCheck(c check) {
 		fine = c.run(d)
 	}
 	if len(d.found) == before && fine != "" {
-		d.ok("%s", fine)
+		d.pass("%s", fine)
 	}
 }
 
@@ -153,8 +153,8 @@ func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
 
-// The method ok adds a finding that the checked part works.
-func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
+// pass adds a finding that the checked part works.
+func (d *doctor) pass(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
 // skip adds a finding, with a remedy, that the check was not possible.
 func (d *doctor) skip(remedy, format string, args ...any) {
@@ -171,9 +171,9 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings prints all findings, failures first, and the number of findings at each level. Equal findings of several checks share
-// a line.
-func (s *screen) findings(all []finding) {
+// writeFindings prints all findings, failures first, and the number of findings at each level. Equal findings of several checks
+// share a line.
+func (s *screen) writeFindings(all []finding) {
 	counts := make(map[string]int)
 	checks := make(map[finding][]string) // maps a finding to the names of all checks that have this finding
 	all = slices.Clone(all)

@@ -53,11 +53,11 @@ func (d *doctor) checkDaemon() (fine string) {
 	}
 	status := *d.status
 	if status.Ready {
-		d.ok("%s, up %s", status.Version, formatDuration(time.Duration(status.Uptime*float64(time.Second))))
+		d.pass("%s, up %s", status.Version, formatDuration(time.Duration(status.Uptime*float64(time.Second))))
 	} else {
 		d.warn("wait; if this persists: journalctl -u metalplugd -e", "metalplugd has not inspected the hardware yet")
 	}
-	if file := status.Configuration.File; file != "" && !d.same(file, d.file) && !status.Preview {
+	if file := status.Configuration.File; file != "" && !d.isSameDirectory(file, d.file) && !status.Preview {
 		d.check = "configuration"
 		d.warn("if that is intended: metalplugctl doctor --config FILE", "the daemon reads %q, not %s", file, d.file)
 	}
@@ -106,7 +106,7 @@ func (d *doctor) checkUdev() (fine string) {
 		return "udevd is running"
 	}
 	e := d.status.Events
-	d.ok("%s", eventLine(e, time.Now()))
+	d.pass("%s", eventLine(e, time.Now()))
 	if e.Foreign > 0 || e.Malformed > 0 {
 		d.warn("find the sender of messages to netlink group 2: journalctl -u metalplugd -e",
 			"%d messages were not from udevd, %d were invalid", e.Foreign, e.Malformed)

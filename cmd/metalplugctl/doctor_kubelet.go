@@ -62,20 +62,20 @@ func (d *doctor) checkRootDir() (fine string) {
 	for _, p := range here {
 		root := cmp.Or(p.flag("root-dir"), defaultRoot)
 		theirs := filepath.Join(root, "pod-resources")
-		moved, other := !d.same(paths.DevicePlugins, devicePluginDir), !d.same(filepath.Dir(paths.PodResources), theirs)
+		moved, other := !d.isSameDirectory(paths.DevicePlugins, devicePluginDir), !d.isSameDirectory(filepath.Dir(paths.PodResources), theirs)
 		if moved {
 			d.fail("remove device_plugins from [paths]; then: "+restartRemedy, "%s always listens in %s, regardless of its --root-dir, but "+
 				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
 		}
 		switch {
 		case p.hidden && p.flag("root-dir") == "":
-			d.ok("the --root-dir of %s is not visible; paths.pod_resources is %s", p, paths.PodResources)
+			d.pass("the --root-dir of %s is not visible; paths.pod_resources is %s", p, paths.PodResources)
 		case other:
 			d.fail(fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
 				filepath.Join(theirs, "kubelet.sock"), restartRemedy), "%s has --root-dir %s, but paths.pod_resources is in %s: "+
 				"the pods that hold devices are unknown", p, root, filepath.Dir(paths.PodResources))
 		case !moved:
-			d.ok("%s has --root-dir %s, which agrees with [paths]", p, root)
+			d.pass("%s has --root-dir %s, which agrees with [paths]", p, root)
 		}
 	}
 	for _, p := range elsewhere {

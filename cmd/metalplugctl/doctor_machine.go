@@ -71,7 +71,7 @@ func (d *doctor) checkSELinux() (fine string) {
 	case !strings.Contains(label, ":container_file_t:") && !strings.Contains(label, ":kubelet_"):
 		d.warn("restart the kubelet, which sets the label of the directory", "%s has the label %s, not container_file_t", dir, label)
 	}
-	switch n, err := d.denials(); {
+	switch n, err := d.countDenials(); {
 	case err != nil:
 		d.skip(readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials cannot be counted: %s: %v", auditLog, fsutil.Cause(err))
 	case n > 0:

@@ -271,7 +271,7 @@ func TestDoctor(t *testing.T) {
 			spoil(&f)
 			found := f.examine(t)
 			s := screen{}
-			s.findings(found)
+			s.writeFindings(found)
 			golden(t, filepath.Join("doctor", name+".txt"), s.String(), `\(last \d+s ago\)`, "(last 0s ago)")
 		})
 	}

@@ -115,7 +115,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patt
 	case len(t.Devices) == 0 && len(t.Lost) == 0:
 		t.key = "match"
 		key, text = unmatched(r.Match)
-	case t.idle() == "" && len(r.Exclude) > 0 && !t.excludes:
+	case t.explainIdle() == "" && len(r.Exclude) > 0 && !t.excludes:
 		t.key = "exclude"
 		key, text = unmatched(r.Exclude)
 	}
@@ -128,8 +128,8 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patt
 	}
 }
 
-// The method idle explains why the resource gets no usable device, or returns "" if it gets one.
-func (t resourceMatch) idle() string {
+// explainIdle explains why the resource gets no usable device, or returns "" if it gets one.
+func (t resourceMatch) explainIdle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
 		return ""
@@ -199,7 +199,7 @@ func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 func (s *screen) resourceMatch(t resourceMatch) {
 	text := fmt.Sprintf("devices: %d", len(t.Devices))
 	if len(t.Devices) == 0 {
-		text += "; " + t.idle()
+		text += "; " + t.explainIdle()
 	}
 	s.line(t.Resource+"  ", bold, text)
 	for _, d := range t.Devices {

@@ -105,9 +105,9 @@ func eventLine(e api.EventCounts, now time.Time) string {
 	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }
 
-// configured returns a text that names the configuration files. If the last reload was refused, the text also contains the
-// errors.
-func configured(c api.Configuration) string {
+// describeConfiguration returns a text that names the configuration files. If the last reload was refused, the text also
+// contains the errors.
+func describeConfiguration(c api.Configuration) string {
 	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {
 		text += "; the last reload was refused: " + c.Problem

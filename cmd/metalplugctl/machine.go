@@ -49,22 +49,22 @@ func readRemedy(err error, otherwise string) string {
 	return asRoot + "; or " + otherwise
 }
 
-// The method same reports whether two paths, which may be links, refer to the same directory.
-func (m machine) same(a, b string) bool {
+// isSameDirectory reports whether two paths, which may be links, refer to the same directory.
+func (m machine) isSameDirectory(a, b string) bool {
 	// If a path does not exist, its info is nil, and SameFile returns false.
 	one, _ := os.Stat(m.path(a))
 	other, _ := os.Stat(m.path(b))
 	return a == b || os.SameFile(one, other)
 }
 
-// auditLog is the file where auditd records denials. The function denials reads only the last auditSize bytes.
+// auditLog is the file where auditd records denials. countDenials reads only the last auditSize bytes.
 const (
 	auditLog  = "/var/log/audit/audit.log"
 	auditSize = 4 << 20
 )
 
-// denials counts the lines at the end of the audit log that contain both an SELinux denial and the word metalplug.
-func (m machine) denials() (n int, err error) {
+// countDenials counts the lines at the end of the audit log that contain both an SELinux denial and the word metalplug.
+func (m machine) countDenials() (n int, err error) {
 	f, err := os.Open(m.path(auditLog))
 	if err != nil {
 		return 0, err

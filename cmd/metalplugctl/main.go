@@ -62,8 +62,8 @@ type usageError struct{ error }
 // Unwrap returns the cause of the error, which may be EPIPE.
 func (e usageError) Unwrap() error { return e.error }
 
-// The function usage formats the text of a [usageError].
-func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+// usageErrorf formats the text of a [usageError].
+func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // main runs the command until it ends or is interrupted.
 func main() {
@@ -162,15 +162,15 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 // because the shell may pass an empty word.
 func checkValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
-		err = usage("empty argument: a variable in the command may be unset")
+		err = usageErrorf("empty argument: a variable in the command may be unset")
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		value, values := f.Value.String(), f.Annotations[validValues]
 		switch {
 		case value == "":
-			err = usage("--%s is empty: set a value, or omit the flag", f.Name)
+			err = usageErrorf("--%s is empty: set a value, or omit the flag", f.Name)
 		case values != nil && !slices.Contains(values, value):
-			err = usage("invalid --%s %q: must be %s", f.Name, value, config.Alternatives(values))
+			err = usageErrorf("invalid --%s %q: must be %s", f.Name, value, config.Alternatives(values))
 		}
 	})
 	return err

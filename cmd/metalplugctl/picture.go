@@ -35,8 +35,8 @@ var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", 
 // distanceColours lists a colour for each distance, nearest first, in the same order as [legend].
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
-// picture draws the PCI tree and the distances, and returns the SVG text.
-func picture(t api.Topology) string {
+// drawTopology draws the PCI tree and the distances, and returns the SVG text.
+func drawTopology(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}
 	// node is the NUMA node of the host bridge that was drawn last.

@@ -64,7 +64,7 @@ func previewCommand() *cobra.Command {
 		for _, text := range *allocate {
 			c, err := parseContainer(text)
 			if err != nil {
-				return usage("allocate %w", err)
+				return usageErrorf("allocate %w", err)
 			}
 			p.Containers = append(p.Containers, c)
 		}

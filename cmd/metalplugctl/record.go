@@ -81,7 +81,7 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	keep := make(map[string]bool)
 	var subjects []string
 	for _, d := range devices {
-		if slices.Contains(extraSubsystems, d.Subsystem) && !idle(h, d) || slices.Contains(moduleDirs, d.SysPath) ||
+		if slices.Contains(extraSubsystems, d.Subsystem) && !isUnused(h, d) || slices.Contains(moduleDirs, d.SysPath) ||
 			mayOffer(d) || len(device.Look(h, rules, &d)) > 0 {
 			subjects = append(subjects, d.SysPath)
 			keep[d.SysPath] = true
@@ -103,9 +103,9 @@ func mayOffer(d udev.Device) bool {
 	})
 }
 
-// idle reports whether a device is an unused block device that the kernel has created in advance, such as a loop device that is
-// not set up.
-func idle(h *device.Host, d udev.Device) bool {
+// isUnused reports whether a device is an unused block device that the kernel has created in advance, such as a loop device
+// that is not set up.
+func isUnused(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {
 		return true

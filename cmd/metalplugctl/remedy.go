@@ -45,7 +45,7 @@ func remedy(d api.Device) string {
 	return "ask the user who cordoned the device, then: metalplugctl uncordon " + id
 }
 
-// The function [complaint] checks whether a reason begins with one of these texts (daemon/device, reason.go and explain.go).
+// [complaint] checks whether a reason begins with one of these texts (daemon/device, reason.go and explain.go).
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"

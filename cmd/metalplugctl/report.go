@@ -57,12 +57,12 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 		b.configuration(name)
 	}
 	d := newDoctor(ctx, o, file)
-	b.answers(ctx, d.client)
+	b.addAnswers(ctx, d.client)
 	findings := screen{}
-	findings.findings(d.examine())
+	findings.writeFindings(d.examine())
 	b.add("doctor.txt", findings.Bytes(), nil)
 	b.journal(ctx)
-	b.versions()
+	b.addVersions()
 }
 
 // placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]), so this part is not a secret.
@@ -88,9 +88,9 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds metalplugd's answers to the bug report. It masks the names of pods and users in the decoded fields, because in the
-// encoded text a short name may be part of another word.
-func (b *bugReport) answers(ctx context.Context, c api.Client) {
+// addAnswers adds metalplugd's answers to the bug report. It masks the names of pods and users in the decoded fields, because
+// in the encoded text a short name may be part of another word.
+func (b *bugReport) addAnswers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON
 		b.add(name, text, err)
@@ -159,8 +159,8 @@ func (b *bugReport) journal(ctx context.Context) {
 	b.add("journal.txt", []byte(text.String()), err)
 }
 
-// versions adds the versions of the software on the node, with the name of the node masked.
-func (b *bugReport) versions() {
+// addVersions adds the versions of the software on the node, with the name of the node masked.
+func (b *bugReport) addVersions() {
 	name, _ := os.Hostname()
 	b.recorder.Hide(name)
 	var kernel unix.Utsname

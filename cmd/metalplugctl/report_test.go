@@ -147,7 +147,7 @@ func TestBundleHidesPods(t *testing.T) {
 	device := api.Device{ID: "GPU-1", Held: true, Allocated: &api.Pod{Namespace: "ns", Name: "p", Container: "c"}}
 	o := clientOptions{socket: answering(t, map[string]any{"/v1/devices": []api.Device{device}})}
 	b := bugReport{recorder: new(recording.Recorder)}
-	b.answers(t.Context(), o.client())
+	b.addAnswers(t.Context(), o.client())
 	if text := b.files[0].text; !strings.Contains(text, "\"pod\": \"pod\"") || strings.Contains(text, "\"ns\"") {
 		t.Error(text)
 	}

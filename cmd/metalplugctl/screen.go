@@ -110,7 +110,7 @@ func (s *screen) line(mark, colour, text string) {
 		mark = deeper
 	}
 	if s.width > 0 {
-		lines = wrapped(lines[0], s.width-len(mark))
+		lines = wrapText(lines[0], s.width-len(mark))
 	}
 	for i, line := range lines {
 		if i > 0 {
@@ -120,9 +120,9 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapped breaks a text between words into lines of at most width columns. wrapped does not break a word that is longer than a
-// line, so that users can copy the word.
-func wrapped(text string, width int) (lines []string) {
+// wrapText breaks a text between words into lines of at most width columns. wrapText does not break a word that is longer than
+// a line, so that users can copy the word.
+func wrapText(text string, width int) (lines []string) {
 	width = max(width, 8)
 	line := ""
 	for _, word := range strings.Split(text, " ") {
@@ -214,7 +214,7 @@ func (s *screen) row(indent string, widths []int, row []cell) {
 			flush(indent + deeper)
 		}
 		if s.width > 0 && used+length > s.width {
-			parts := wrapped(c.text, s.width-used)
+			parts := wrapText(c.text, s.width-used)
 			for _, part := range parts[:len(parts)-1] {
 				line += s.paint(c.colour, part)
 				flush(strings.Repeat(" ", used))

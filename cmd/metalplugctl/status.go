@@ -53,7 +53,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	if !v.Ready {
 		fact("", "not inspected yet")
 	}
-	fact("configuration", configured(v.Configuration))
+	fact("configuration", describeConfiguration(v.Configuration))
 	for i, pending := range v.Configuration.Pending {
 		fact("", pending)
 		if i == len(v.Configuration.Pending)-1 {
@@ -77,8 +77,8 @@ func (s *screen) status(v api.Status, now time.Time) {
 		fact("cordoned", c.Device+": "+c.Reason+cordonedBy(&c.Cordon))
 	}
 	s.WriteString("\n")
-	s.standings(v.Resources)
-	s.complaints(v.Resources)
+	s.writeRegistrations(v.Resources)
+	s.writeComplaints(v.Resources)
 	if len(v.Refused) > 0 {
 		s.WriteString("\nContainers that did not get their devices:\n")
 		for _, r := range v.Refused {
@@ -87,8 +87,8 @@ func (s *screen) status(v api.Status, now time.Time) {
 	}
 }
 
-// standings writes the registration state of each resource.
-func (s *screen) standings(resources []api.Resource) {
+// writeRegistrations writes the registration state of each resource.
+func (s *screen) writeRegistrations(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {
 		if r.Expected() || r.Connected || r.ByClaim() {
@@ -98,8 +98,8 @@ func (s *screen) standings(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// complaints writes the reasons why resources are held back or not connected, but no reason twice.
-func (s *screen) complaints(resources []api.Resource) {
+// writeComplaints writes the reasons why resources are held back or not connected, but no reason twice.
+func (s *screen) writeComplaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {
 		text := r.Complaint

@@ -35,7 +35,7 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 			return err
 		}
 		if *output == "svg" {
-			_, err := io.WriteString(cmd.OutOrStdout(), picture(t))
+			_, err := io.WriteString(cmd.OutOrStdout(), drawTopology(t))
 			return err
 		}
 		return show(cmd.OutOrStdout(), *output, false, t, func(s *screen) { s.topology(t) })

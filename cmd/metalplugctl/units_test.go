@@ -6,7 +6,7 @@ import "testing"
 
 func TestCheckWarns(t *testing.T) {
 	s := &screen{}
-	s.checked(checkedFiles{Files: []string{"m.toml"}, Warnings: []string{"the unit a@.service is missing"}})
+	s.writeCheck(checkedFiles{Files: []string{"m.toml"}, Warnings: []string{"the unit a@.service is missing"}})
 	if got, want := s.String(), "m.toml: ok\nwarning: the unit a@.service is missing\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

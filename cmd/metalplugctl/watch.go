@@ -23,7 +23,7 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 			follow := v != nil || *output == "json" && !*once
 			return o.eachState(cmd, follow, func(devices []api.Device, resources []api.Resource) error {
 				v.forget() // removes the note that metalplugd does not answer
-				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.watched(devices, resources) })
+				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.writeWatch(devices, resources) })
 			})
 		})
 	}
@@ -58,9 +58,9 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	})
 }
 
-// watched writes the state of each resource and each device.
-func (s *screen) watched(devices []api.Device, resources []api.Resource) {
-	s.standings(resources)
+// writeWatch writes the state of each resource and each device.
+func (s *screen) writeWatch(devices []api.Device, resources []api.Resource) {
+	s.writeRegistrations(resources)
 	s.WriteString("\n")
 	s.devices(byUrgency(devices), resources, false)
 }

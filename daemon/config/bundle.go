@@ -70,11 +70,11 @@ func (t *table) members(m *device.Members) {
 		case !ok:
 			t.reportf("members", "contains %s, but all elements must be strings", typeName(element))
 		case err != nil || n < 1 || n > maxMembers:
-			t.reportf("members", `%s is not a resource with a number from 1 to %d`, quoted(text), maxMembers)
+			t.reportf("members", `%s is not a resource with a number from 1 to %d`, quote(text), maxMembers)
 		case checkName(name) != nil:
 			t.check("members", checkName(name))
 		case slices.Contains(m.Resources, name):
-			t.reportf("members", `has %s twice; write its number of devices once, as in "%s*2"`, quoted(name), name)
+			t.reportf("members", `has %s twice; write its number of devices once, as in "%s*2"`, quote(name), name)
 		default:
 			m.Resources, m.Counts, total = append(m.Resources, name), append(m.Counts, n), total+n
 		}
@@ -93,27 +93,27 @@ func (c *Config) checkMembers(t *table, r Resource) {
 		member, known := c.Resource(name)
 		switch {
 		case !known && name == nvme:
-			t.reportf("members", "%s is off; add a [[resource]] of that name with a scrub", quoted(name))
+			t.reportf("members", "%s is off; add a [[resource]] of that name with a scrub", quote(name))
 			continue
 		case !known:
 			wanted := "add a [[resource]] of that name"
 			for _, other := range c.Resources {
 				if distance(strings.ToLower(name), other.Name) <= 2 {
-					wanted = "did you mean " + quoted(other.Name) + "?"
+					wanted = "did you mean " + quote(other.Name) + "?"
 				}
 			}
-			t.reportf("members", "%s is not a resource; %s", quoted(name), wanted)
+			t.reportf("members", "%s is not a resource; %s", quote(name), wanted)
 			continue
 		case member.Class == device.BundleName:
-			t.reportf("members", "%s is a bundle; name its members", quoted(name))
+			t.reportf("members", "%s is a bundle; name its members", quote(name))
 		case member.Serve == ServeDRA:
-			t.reportf("members", `%s has serve = "dra"; write serve = "plugin" for the members of a bundle`, quoted(name))
+			t.reportf("members", `%s has serve = "dra"; write serve = "plugin" for the members of a bundle`, quote(name))
 		case member.Shares > 1:
-			t.reportf("members", "%s has shares = %d; write shares = 1 for the members of a bundle", quoted(name), member.Shares)
+			t.reportf("members", "%s has shares = %d; write shares = 1 for the members of a bundle", quote(name), member.Shares)
 		}
 		for _, other := range c.Resources {
 			if other.Name != r.Name && other.Members.Kind(name) >= 0 {
-				t.reportf("members", "%s is also in the bundle %s; remove it from one of them", quoted(name), quoted(other.Name))
+				t.reportf("members", "%s is also in the bundle %s; remove it from one of them", quote(name), quote(other.Name))
 			}
 		}
 	}

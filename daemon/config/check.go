@@ -71,10 +71,10 @@ func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(name, "kubernetes.io/"), strings.HasPrefix(name, "requests."):
-		return fmt.Errorf("%s is reserved for Kubernetes; use your own domain", quoted(name))
+		return fmt.Errorf("%s is reserved for Kubernetes; use your own domain", quote(name))
 	case !isResourceName(name), len(domain) > domainSize, len(rest) > wordSize:
 		return fmt.Errorf(`%s is not a resource name like "example.com/name": at most %d lower-case letters, digits, "-" and ".", a slash, `+
-			`and at most %d letters, digits, "-", "_" and "."`, quoted(name), domainSize, wordSize)
+			`and at most %d letters, digits, "-", "_" and "."`, quote(name), domainSize, wordSize)
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func checkCDIKind(kind string) error {
 	}
 	vendor, class, ok := strings.Cut(kind, "/")
 	if !ok || !isCDIWord(vendor) || !isCDIWord(class) {
-		return fmt.Errorf(`%s is not vendor/class`, quoted(kind))
+		return fmt.Errorf(`%s is not vendor/class`, quote(kind))
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func checkPermissions(permissions string) error {
 	}
 	for i, p := range permissions {
 		if !strings.ContainsRune("rwm", p) || strings.ContainsRune(permissions[:i], p) {
-			return fmt.Errorf(`%s is not a combination of "r", "w" and "m", each at most once`, quoted(permissions))
+			return fmt.Errorf(`%s is not a combination of "r", "w" and "m", each at most once`, quote(permissions))
 		}
 	}
 	return nil
@@ -108,7 +108,7 @@ func checkPermissions(permissions string) error {
 func checkUnit(name string) error {
 	prefix, template := strings.CutSuffix(name, "@.service")
 	if name != "" && (len(name) > unitSize || !template || !containsOnly(prefix, letters+digits+`:_.\-`)) {
-		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
+		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quote(name))
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func checkUnit(name string) error {
 func checkProperty(key string) error {
 	if name, ok := device.AttrKey(key); ok {
 		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-			return fmt.Errorf(`%s is not an attribute below the device in sysfs; write "ATTR{size}"`, quoted(name))
+			return fmt.Errorf(`%s is not an attribute below the device in sysfs; write "ATTR{size}"`, quote(name))
 		}
 		return nil
 	}
@@ -140,7 +140,7 @@ func checkProperty(key string) error {
 // checkPattern accepts the values of Match and Exclude in a [device.Rule].
 func checkPattern(pattern string) error {
 	if err := udev.CheckGlob(pattern); err != nil {
-		return fmt.Errorf(`%s is not a valid pattern: it has an unclosed "[" or ends in "\"`, quoted(pattern))
+		return fmt.Errorf(`%s is not a valid pattern: it has an unclosed "[" or ends in "\"`, quote(pattern))
 	}
 	return nil
 }
@@ -169,14 +169,14 @@ func checkTemplate(text string) error {
 	for _, part := range strings.Split(text, "{")[1:] {
 		inside, _, closed := strings.Cut(part, "}")
 		if found := "{" + inside + "}"; closed && !slices.Contains(placeholders, found) {
-			return fmt.Errorf("%s is not a placeholder; write %s", quoted(found), Alternatives(placeholders))
+			return fmt.Errorf("%s is not a placeholder; write %s", quote(found), Alternatives(placeholders))
 		}
 	}
 	switch {
 	case strings.Contains(text, "${"), strings.Contains(text, "{{"):
-		return fmt.Errorf(`%s is not a template; write {id}, without "$" and with single braces`, quoted(text))
+		return fmt.Errorf(`%s is not a template; write {id}, without "$" and with single braces`, quote(text))
 	case strings.ContainsRune(text, 0):
-		return fmt.Errorf("%s contains a zero byte", quoted(text))
+		return fmt.Errorf("%s contains a zero byte", quote(text))
 	}
 	return nil
 }
@@ -186,14 +186,14 @@ func checkPath(name string) error {
 	scheme, _, isURL := strings.Cut(name, "://")
 	switch {
 	case isURL:
-		return fmt.Errorf("%s is not an absolute path; write it without %s://", quoted(name), oneLine(scheme))
+		return fmt.Errorf("%s is not an absolute path; write it without %s://", quote(name), oneLine(scheme))
 	case strings.HasPrefix(name, "~"), strings.HasPrefix(name, "$"):
-		return fmt.Errorf("%s is not an absolute path; write it in full, without ~ or variables", quoted(name))
+		return fmt.Errorf("%s is not an absolute path; write it in full, without ~ or variables", quote(name))
 	case !filepath.IsAbs(name):
-		return fmt.Errorf("%s is not an absolute path", quoted(name))
+		return fmt.Errorf("%s is not an absolute path", quote(name))
 	}
 	if strings.ContainsRune(name, 0) {
-		return fmt.Errorf("%s contains a zero byte", quoted(name))
+		return fmt.Errorf("%s contains a zero byte", quote(name))
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func checkPath(name string) error {
 // checkSocket accepts paths that a socket can be bound to.
 func checkSocket(name string) error {
 	if len(name) > socketSize {
-		return fmt.Errorf("%s is %d bytes long, but the path of a socket is limited to %d", quoted(name), len(name), socketSize)
+		return fmt.Errorf("%s is %d bytes long, but the path of a socket is limited to %d", quote(name), len(name), socketSize)
 	}
 	return nil
 }

@@ -138,15 +138,16 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional means that the resource is not registered until it has had a device. Optional is true for built-in resources that
-	// no file names. A resource that a file names is always registered, but pods that request it do not start while it has no
-	// devices.
+	// Optional is true for a built-in resource that no file names. An optional resource is not registered with the kubelet until
+	// a device has matched it. A resource that a file names is always registered, but a pod that requests the resource does not
+	// start while the resource has no devices.
 	Optional bool
 }
 
-// Yields reports whether the resource is held back while another plugin serves its name. A resource with a built-in name yields,
-// even if a file overrides its keys, because a vendor's plugin may have used this name before metalplug was installed. Any other
-// resource does not yield, because the operator chose its name. A resource with takeover never yields.
+// Yields reports whether metalplugd does not register the resource while another plugin serves the same name. A resource with a
+// built-in name yields, even if a file overrides its keys, because a vendor's plugin may have used this name before metalplug was
+// installed. A resource with any other name does not yield, because the operator chose the name. A resource with takeover never
+// yields.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
 // ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
@@ -154,10 +155,10 @@ type ResourceReset struct {
 	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. In three cases, auto has no effect, and
 	// Method is [None]: Shares is more than 1, AllowInUse is set, or the class's drivers do not survive a reset.
 	Method string
-	// Scrub is the erase method, which is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
-	// resource of disks must set Scrub.
+	// Scrub is the method that erases a disk between two pods: none, discard, zero, format, crypto-erase or sanitize. The default
+	// is none. A file must set this key for a resource that offers disks.
 	Scrub string
-	// The value of When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
+	// When is the time of the work: [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
 	// Timeout is the maximum duration of the work. The default is 20 s. For an erasure after a release, and for every erasure with
 	// DRA, the default is 1 h. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout applies only to the

@@ -38,7 +38,7 @@ func checkGroup(t *table, r Resource) {
 	t.onlyFor("group", r.Class, device.NodeName)
 	for _, node := range r.Group.Optional {
 		if slices.Contains(r.Group.Nodes, node) {
-			t.reportf("optional", "%s is already in the group; remove it here", quoted(node))
+			t.reportf("optional", "%s is already in the group; remove it here", quote(node))
 		}
 	}
 	checkHardwareOnly(t, "match", r.Match, r.Group.By)
@@ -64,7 +64,7 @@ func checkHardwareOnly(t *table, key string, patterns map[string]string, by stri
 func checkNodePattern(pattern string) error {
 	name, ok := strings.CutPrefix(pattern, "/dev/")
 	if !ok || !filepath.IsLocal(name) || strings.ContainsAny(name, "|\x00") {
-		return fmt.Errorf(`%s is not a device node`, quoted(pattern))
+		return fmt.Errorf(`%s is not a device node`, quote(pattern))
 	}
 	return checkPattern(pattern)
 }
@@ -78,7 +78,7 @@ func (t *table) nodes(key string, to *[]string) {
 		case !ok:
 			t.reportf(key, "contains %s, but all elements must be strings", typeName(element))
 		case slices.Contains(array[:i], element):
-			t.reportf(key, "has %s twice; remove one", quoted(node))
+			t.reportf(key, "has %s twice; remove one", quote(node))
 		default:
 			t.check(key, checkNodePattern(node))
 			*to = append(*to, node)

@@ -89,7 +89,7 @@ func takePaths(t *table, c *Config) {
 		}
 	}
 	if t.has("state") && strings.HasPrefix(strings.TrimPrefix(p.State, "/var")+"/", "/run/") {
-		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), exampleValues["paths.state"])
+		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quote(p.State), exampleValues["paths.state"])
 	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
@@ -105,10 +105,10 @@ func takePaths(t *table, c *Config) {
 // the helpers also read the configuration and may have no access to the kubelet's directories.
 func takeKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
-		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))
+		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quote(p.PodResources), quote(filepath.Join(p.PodResources, kubeletSocket)))
 	}
 	if t.has("device_plugins") && filepath.Base(p.DevicePlugins) == kubeletSocket {
-		t.reportf("device_plugins", "%s is a file, not a directory; write %s", quoted(p.DevicePlugins), quoted(filepath.Dir(p.DevicePlugins)))
+		t.reportf("device_plugins", "%s is a file, not a directory; write %s", quote(p.DevicePlugins), quote(filepath.Dir(p.DevicePlugins)))
 	}
 }
 
@@ -124,9 +124,9 @@ func takeHardware(t *table, c *Config, dir string) {
 		switch {
 		case source == "udev":
 		case filepath.IsAbs(source):
-			t.reportf("source", `%s is neither "udev" nor "recording:PATH"; did you mean %s?`, quoted(source), quoted("recording:"+source))
+			t.reportf("source", `%s is neither "udev" nor "recording:PATH"; did you mean %s?`, quote(source), quote("recording:"+source))
 		case !ok || recording == "" || strings.ContainsRune(recording, 0):
-			t.reportf("source", `%s is neither "udev" nor "recording:PATH"`, quoted(source))
+			t.reportf("source", `%s is neither "udev" nor "recording:PATH"`, quote(source))
 		case filepath.IsAbs(recording):
 			h.Recording = filepath.Clean(recording)
 		default:
@@ -155,7 +155,7 @@ func (t *table) helperSocket(key string, to *string) {
 	case name == Direct:
 		*to = name
 	case strings.HasSuffix(name, "/"):
-		t.reportf(key, "%s is a directory, not a socket; write the path of the socket or %q", quoted(name), Direct)
+		t.reportf(key, "%s is a directory, not a socket; write the path of the socket or %q", quote(name), Direct)
 	case checkPath(name) != nil:
 		t.reportf(key, "%v or %q", checkPath(name), Direct)
 	default:

@@ -45,8 +45,8 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// quoted returns the first 80 characters of a text, in quotes.
-func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
+// quote returns the first 80 characters of a text, in quotes.
+func quote(s string) string { return fmt.Sprintf("%.80q", s) }
 
 // oneLine returns the first 160 characters of a text, on one line and without quotes.
 func oneLine(s string) string {
@@ -75,7 +75,7 @@ func suggestWord(word string, words []string) string {
 		return `; did you mean "pci:` + lower + `"?`
 	}
 	if meant := similar(lower, words); meant != "" {
-		return "; did you mean " + quoted(meant) + "?"
+		return "; did you mean " + quote(meant) + "?"
 	}
 	return "; write one of them"
 }

@@ -125,7 +125,7 @@ func takeClass(t *table, r *Resource) {
 		case r.Name == name:
 			wanted = fmt.Sprintf("builtin is false; write class = \"%s\" and the other keys of %s", values["class"], name)
 		case distance(strings.ToLower(r.Name), name) <= 2:
-			wanted += "; for a built-in resource write " + quoted(name)
+			wanted += "; for a built-in resource write " + quote(name)
 		}
 	}
 	if t.has("members") {

@@ -50,7 +50,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 			at := place{f, toml.Key{resourceKey, strconv.Itoa(i)}}
 			name, _ := values["name"].(string)
 			if line, twice := lines[name]; twice {
-				at.child("name").reportf("%s is defined twice, first on line %d; merge the two", quoted(name), line)
+				at.child("name").reportf("%s is defined twice, first on line %d; merge the two", quote(name), line)
 				continue
 			}
 			t := byName[name]
@@ -86,12 +86,12 @@ func (f *file) tables() []map[string]any {
 func (c *Config) clash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
 		t.reportf("name", "%s and %s have the same environment variable %s in a container; rename one",
-			quoted(r.Name), quoted(other.Name), r.Variable())
+			quote(r.Name), quote(other.Name), r.Variable())
 	}
 	for _, id := range namedIDs(r) {
 		if slices.Contains(namedIDs(other), id) {
 			t.reportBelowf("match", device.IDProperty, "%s is also named by %s (%s); remove it from one match",
-				quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
+				quote(id), quote(other.Name), c.Where(other.Name, "match."+device.IDProperty))
 		}
 	}
 }

@@ -66,24 +66,26 @@ func (p place) reportf(format string, args ...any) {
 	p.file.problems = append(p.file.problems, p.problem(format, args...))
 }
 
-// value is the value of a key, with its position.
+// value contains the value of a key and the position of the key in a file.
 type value struct {
 	content any // a *table, or a value from the parser
 	at      place
 }
 
-// table contains the keys of one TOML table from all files. A value in a later file replaces an earlier one.
+// table contains the keys of one TOML table, merged from all files. A value in a later file replaces the value in an earlier
+// file.
 type table struct {
 	last     place // position of the table in the last file that contains it
 	values   map[string]value
 	notTable bool // a file contains a value that is not a table
 }
 
-// replacedWhole lists the tables that a later file replaces as a whole, each with an example of a value. All other tables are
-// overridden key by key.
+// replacedWhole contains the names of the tables that a later file replaces completely, each with an example of a value in the
+// table. In any other table, a later file replaces only the keys that it sets.
 var replacedWhole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
-// merge adds the values of a table in a file, and reports unknown keys. The parameter at is the position of that table.
+// merge adds the values that one file sets in this table, and reports unknown keys. The parameter "at" is the position of the
+// table in that file.
 func (t *table) merge(at place, values map[string]any) {
 	t.last = at
 	if t.values == nil {
@@ -120,8 +122,8 @@ func (t *table) place(key string) place {
 	return t.last.child(key)
 }
 
-// elsewhere returns the file and line of a key, for a message about a problem at p. elsewhere returns "" if the key is in the
-// same file as p.
+// elsewhere returns the file and line of a key in parentheses, to be added to a message about a problem at p. The result is "" if
+// the key is in the same file as p, or if no file contains the table.
 func (t *table) elsewhere(key string, p place) string {
 	at := t.place(key)
 	if at.file == nil || at.file == p.file {
@@ -208,7 +210,7 @@ func (t *table) choice(key, noun string, to *string, words ...string) {
 	case slices.Contains(words, word):
 		*to = word
 	default:
-		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), suggestWord(word, words))
+		t.reportf(key, "%s is not a %s: %s%s", quote(word), noun, Alternatives(words), suggestWord(word, words))
 	}
 }
 
@@ -220,7 +222,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	text, ok := take[string](t, key, "a duration in quotes")
 	d, err := time.ParseDuration(text)
 	if ok && (err != nil || d <= 0 || d > maxDuration) {
-		t.reportf(key, "%s is not a duration above 0s and at most 8760h", quoted(text))
+		t.reportf(key, "%s is not a duration above 0s and at most 8760h", quote(text))
 		return false
 	}
 	if ok {

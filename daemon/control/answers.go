@@ -64,9 +64,9 @@ func wwidOf(t *device.Target) string {
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// The function reading returns the number of disks that metalplugd is reading, and the percentage of their bytes that it has
-// read. Without such a disk, the result is nil.
-func reading(snapshot *inventory.Snapshot) *api.ReadProgress {
+// readProgress returns the number of disks that metalplugd is reading, and the percentage of their bytes that it has read.
+// Without such a disk, the result is nil.
+func readProgress(snapshot *inventory.Snapshot) *api.ReadProgress {
 	var r api.ReadProgress
 	var read, size int64
 	for d := range snapshot.All() {
@@ -120,7 +120,7 @@ func (s *Server) Status() api.Status {
 	all := api.Status{
 		Version: s.Version, Preview: s.Preview, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
 		Ready: snapshot.Version > 0, Configuration: s.configuration(), DevicePlugins: c.Paths.DevicePlugins,
-		Resources: s.resources(snapshot), Cordons: []api.CordonedDevice{}, Unwritten: s.Unwritten(), Reading: reading(snapshot),
+		Resources: s.resources(snapshot), Cordons: []api.CordonedDevice{}, Unwritten: s.Unwritten(), Reading: readProgress(snapshot),
 		Events: api.EventCounts{
 			Counts: s.Inventory.Counts(), Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
 		},

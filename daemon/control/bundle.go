@@ -26,7 +26,7 @@ func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 		why := m.Device.ID
 		switch {
 		case m != first:
-			why += fmt.Sprintf(" is %s from it; %s", distance(first, m), q.others(first, m))
+			why += fmt.Sprintf(" is %s from it; %s", distance(first, m), q.listOthers(first, m))
 		case first.Device.Udev != nil:
 			why += "; the other members are near this device"
 		}
@@ -45,9 +45,9 @@ func distance(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
-// others lists the nearest devices that could replace the given member of the bundle. For each of these devices, others says why
-// the device was not chosen.
-func (q *question) others(first, member *inventory.Status) string {
+// listOthers lists the nearest devices that could replace the given member of the bundle. For each of these devices, listOthers
+// says why the device was not chosen.
+func (q *question) listOthers(first, member *inventory.Status) string {
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {
 		if d.Taker == member.Resource && d.Bundle != member.Bundle {

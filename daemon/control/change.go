@@ -34,8 +34,8 @@ type request struct {
 	uid uint32 // uid of the client as reported by the kernel
 }
 
-// permitted returns a handler that only uid 0 and metalplugd's own uid may use.
-func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) http.HandlerFunc {
+// requireOwner returns a handler that only uid 0 and metalplugd's own uid may use.
+func requireOwner(next func(w http.ResponseWriter, r *http.Request, uid uint32)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
 		if err != nil || uid != 0 && int(uid) != os.Geteuid() {
@@ -46,10 +46,10 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// The method changing returns a handler that changes a device and sends its new state. The handler accepts the same users as
-// [permitted].
-func (s *Server) changing(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
-	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
+// changeHandler returns a handler that changes a device and sends its new state. The handler accepts the same users as
+// [requireOwner].
+func (s *Server) changeHandler(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
+	return requireOwner(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		id := r.PathValue("id")
 		c, err := readChange(r)
 		perform(w, err, func() (any, error) {

@@ -136,7 +136,7 @@ func TestMissing(t *testing.T) {
 		{7, 10, time.Minute, "2 states were missed, because the client took 1m0s to read the last events"},
 	} {
 		got := ""
-		for _, e := range missing(test.sent, test.newest, test.took) {
+		for _, e := range missedEvents(test.sent, test.newest, test.took) {
 			got += e.Problem
 		}
 		if got != test.want {

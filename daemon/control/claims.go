@@ -29,7 +29,7 @@ func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	c := claimer{s}
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", c.prepare)
 	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", c.unprepare)
-	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, mux)
+	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplusClient}, mux)
 }
 
 // Patterns for the values in a claim. The UID is also used in a file name.

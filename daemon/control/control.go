@@ -166,8 +166,8 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of refusals that are recorded.
 const maxRefusals = 16
 
-// refused records that a container did not get its devices. A repetition of the last refusal replaces it.
-func (s *Server) refused(resource, call string, err error) {
+// recordRefusal records that a container did not get its devices. A repetition of the last refusal replaces it.
+func (s *Server) recordRefusal(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *Server) configuration() api.Configuration {
 
 // Serve serves clients on a unix socket until ctx ends. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, s.routes())
+	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplusClient}, s.routes())
 }
 
 // ServeMetrics serves /metrics, and no other path, to any client until ctx ends. ServeMetrics closes l.

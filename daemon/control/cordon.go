@@ -18,8 +18,8 @@ import (
 // errNoDryRun is the error for a dry run of a cordon. A cordon is easy to undo, so a dry run is not necessary.
 var errNoDryRun = errors.New("dry_run applies only to a reset or an adoption")
 
-// The method by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
-func (c request) by() api.Cordon {
+// newCordon returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
+func (c request) newCordon() api.Cordon {
 	made := api.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
 	if c.uid == 0 {
 		made.User = "root"
@@ -27,10 +27,10 @@ func (c request) by() api.Cordon {
 	return made
 }
 
-// named replaces the name in the path of a request with the ID of the device that has this name. If several devices have the
-// name, named refuses the request. A name without a device stays as it is, because it may be the ID of an absent device that is
-// cordoned.
-func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
+// resolveName replaces the name in the path of a request with the ID of the device that has this name. If several devices have
+// the name, resolveName refuses the request. A name without a device stays as it is, because it may be the ID of an absent
+// device that is cordoned.
+func (s *Server) resolveName(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {
 		case len(ids) == 1:
@@ -71,7 +71,7 @@ func (s *Server) cordon(ctx context.Context, id string, c request) (note string,
 		return "", errNoDryRun
 	}
 	c.Reason = cmp.Or(c.Reason, api.Unexplained)
-	by := c.by()
+	by := c.newCordon()
 	if err = s.Inventory.Cordon(ctx, id, by); err != nil {
 		return "", err
 	}
@@ -92,7 +92,7 @@ func (s *Server) uncordon(ctx context.Context, id string, c request) (note strin
 	if err == nil && !was {
 		return "was not cordoned", nil
 	}
-	if by := c.by(); err == nil {
+	if by := c.newCordon(); err == nil {
 		s.Log.Info("device uncordoned", "device", id, "user", by.By())
 	}
 	return "", err

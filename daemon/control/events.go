@@ -53,7 +53,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		newest, _ := f.Inventory.Snapshot()
-		missed = missing(f.snapshot.Version, newest.Version, time.Since(began))
+		missed = missedEvents(f.snapshot.Version, newest.Version, time.Since(began))
 	}
 }
 
@@ -62,9 +62,9 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 // snapshots in a short time.
 const slowClient = time.Second
 
-// The function missing returns an event for a client that took too long to read the events of a snapshot. The parameters are the
+// missedEvents returns an event for a client that took too long to read the events of a snapshot. The parameters are the
 // version of that snapshot, the version of the newest snapshot, and the time that the client took.
-func missing(sent, newest uint64, took time.Duration) []api.Event {
+func missedEvents(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil
 	}

@@ -82,7 +82,7 @@ func (s *Server) Endpoints() plugin.Metrics {
 				s.allocations.WithLabelValues(resource, result(err)).Inc()
 			}
 			if err != nil {
-				s.refused(resource, call, err)
+				s.recordRefusal(resource, call, err)
 			}
 		},
 		Registered: func(resource string, err error) { s.registrations.WithLabelValues(resource, result(err)).Inc() },
@@ -168,7 +168,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	if snapshot.Version == 0 { // before the first snapshot, zeros would be wrong
 		return
 	}
-	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.ReadProgress{}).Disks))
+	gauge(readingDesc, float64(cmp.Or(readProgress(snapshot), &api.ReadProgress{}).Disks))
 	others := make(map[string]int)
 	for _, c := range device.Classes {
 		others[c.Name] = 0

@@ -24,7 +24,7 @@ func readingRoutes(s *Server, mux *http.ServeMux) {
 		send(w, s.resources(snapshot))
 	})
 	mux.HandleFunc("GET /v1/devices", s.sendDevices)
-	mux.HandleFunc("GET /v1/devices/{id}", s.named(s.sendDevice))
+	mux.HandleFunc("GET /v1/devices/{id}", s.resolveName(s.sendDevice))
 	mux.HandleFunc("GET /v1/events", s.sendEvents)
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
 	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
@@ -40,16 +40,16 @@ func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
 	c := claimer{s}
-	mux.HandleFunc("POST /v1/claims/{uid}/prepare", permitted(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.prepare(w, r) }))
-	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", permitted(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.unprepare(w, r) }))
-	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(s.cordon)))
-	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(s.uncordon)))
-	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(
+	mux.HandleFunc("POST /v1/claims/{uid}/prepare", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.prepare(w, r) }))
+	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.unprepare(w, r) }))
+	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.resolveName(s.changeHandler(s.cordon)))
+	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.resolveName(s.changeHandler(s.uncordon)))
+	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changeHandler(
 		// A reset that has started continues after the client disconnects.
 		func(ctx context.Context, id string, c request) (string, error) {
 			return "", s.Reset(context.WithoutCancel(ctx), id, c.Change)
 		}))
-	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(
+	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changeHandler(
 		func(ctx context.Context, id string, c request) (string, error) { return s.Adopt(ctx, id, c.Change) }))
 	return mux
 }

@@ -30,7 +30,7 @@ func inUse(h *Host, u udev.Device) error {
 	case err != nil:
 		return inUsef("%w", err)
 	case len(d.Twins) > 0:
-		return twin(path.Base(d.Twins[0]))
+		return twinError(path.Base(d.Twins[0]))
 	}
 	return foundContent(h, u)
 }
@@ -38,9 +38,9 @@ func inUse(h *Host, u udev.Device) error {
 // ErrTwin means that another device has the same identity.
 var ErrTwin = errors.New("two paths to one disk, or a copy")
 
-// twin returns the error for a disk that has the same identity as another device, which may be a second path to the disk.
+// twinError returns the error for a disk that has the same identity as another device, which may be a second path to the disk.
 // metalplug offers neither device, because two pods could otherwise get the same disk.
-func twin(name string) error {
+func twinError(name string) error {
 	return fmt.Errorf("not for containers: %s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, ErrTwin)
 }
 

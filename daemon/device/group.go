@@ -47,9 +47,9 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// The method missing returns an [ErrIncomplete] error that names the required patterns without a matching member, or nil. The map
+// checkComplete returns an [ErrIncomplete] error that names the required patterns without a matching member, or nil. The map
 // "taken" contains the nodes of other devices, with their owners.
-func (g *Group) missing(members []udev.Device, taken map[string]string) error {
+func (g *Group) checkComplete(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
 		if slices.ContainsFunc(members, func(m udev.Device) bool { return udev.Glob(pattern, m.DevNode) }) {
@@ -153,7 +153,7 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 		return "", ok
 	}
 	hardware, _ := udev.ReadKernel(h.Sys, owner)
-	if r.matches(h, Device{SysPath: owner, Udev: &hardware}) != nil {
+	if r.checkMatch(h, Device{SysPath: owner, Udev: &hardware}) != nil {
 		return "", false
 	}
 	if g.rank(u.DevNode) >= len(g.Nodes) {
@@ -179,13 +179,13 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		return nil, fmt.Errorf("%w of %s", ErrPart, id)
 	}
 	for i, m := range all {
-		if err := forbidden(m); err != nil {
+		if err := checkForbidden(m); err != nil {
 			return nil, err
 		}
 		if len(disksBehind(h, m)) > 0 {
 			return nil, excludedf("%s is in the group and gives access to a disk: offer the disk separately", m.DevNode)
 		}
-		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
+		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(listLinks(h, m.DevNode), " "))
 	}
 	all[0] = *u // unlike the other members, u has its udev links
 	model := ""
@@ -194,7 +194,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}
 	return []Device{{
 		ID: id, Model: model,
-		group: &groupNodes{all, r.Group.missing(all, taken)},
+		group: &groupNodes{all, r.Group.checkComplete(all, taken)},
 	}}, nil
 }
 
@@ -247,9 +247,10 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// linksBeside returns all links in the directories where udev's rules create links to nodes of the same kind. For example, links
-// to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. The result includes links to other nodes.
-func linksBeside(h *Host, node string) []string {
+// listLinks returns all links in the directories in which udev may have created a link to the given node. For example, the
+// links to /dev/video0 are below /dev/v4l, and the links to /dev/ttyUSB0 are below /dev/serial. The result also includes the
+// links to other nodes in these directories.
+func listLinks(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {
 		for _, directory := range []string{path.Dir(node), "/dev/v4l", "/dev/serial"} {

@@ -51,7 +51,7 @@ func (s *Sighting) Twin(other string) bool {
 	if !s.Target.IsDisk() || errors.Is(s.Offer, ErrTwin) {
 		return false
 	}
-	s.Offer = joinErrors(s.Offer, twin(path.Base(other)))
+	s.Offer = joinErrors(s.Offer, twinError(path.Base(other)))
 	return true
 }
 
@@ -124,7 +124,7 @@ func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
 		if OnlyInUse(s.Offer) { // not %w, because the inventory would ignore the error while a pod holds the disk
 			err = fmt.Errorf("%v; %w", s.Offer, err)
 		}
-		if !unsuited(s.Offer) { // for an unsuited device, s.Offer is more informative
+		if !isUnsuited(s.Offer) { // for an unsuited device, s.Offer is more informative
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // the error is ignored, because a device that is not offered may lack nodes

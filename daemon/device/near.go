@@ -32,12 +32,12 @@ func Unmatched(h *Host, class *Class, seen []udev.Device, patterns map[string]st
 			}
 		}
 		if count > most {
-			most, text = count, fmt.Sprintf("no device matches all keys; the nearest is %s: %v", d.ID, (&Rule{Match: patterns}).matches(h, d))
+			most, text = count, fmt.Sprintf("no device matches all keys; the nearest is %s: %v", d.ID, (&Rule{Match: patterns}).checkMatch(h, d))
 		}
 	}
 	for _, key := range keys {
 		if !fitting[key] {
-			return key, fmt.Sprintf("no device of class %s has %s = %q; %s", class.Name, key, patterns[key], existing(h, devices, key))
+			return key, fmt.Sprintf("no device of class %s has %s = %q; %s", class.Name, key, patterns[key], listExisting(h, devices, key))
 		}
 	}
 	if most == len(keys) {
@@ -63,9 +63,9 @@ func identifyAll(h *Host, class *Class, seen []udev.Device) (devices []Device) {
 	return devices
 }
 
-// The function existing lists the values that the devices have for a key. If no device has the key, existing lists the keys of
-// the devices. A device also has the keys that the kernel reports for its parents.
-func existing(h *Host, devices []Device, key string) string {
+// listExisting lists the values that the devices have for a key. If no device has the key, listExisting lists the keys of the
+// devices. A device also has the keys that the kernel reports for its parents.
+func listExisting(h *Host, devices []Device, key string) string {
 	var values []string
 	keys := map[string]bool{IDProperty: true}
 	for _, d := range devices {

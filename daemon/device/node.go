@@ -34,12 +34,13 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class for any device that has a node. The rules, and not the field Match, select the subjects of Generic.
+// Generic is the class for any device that has a device node. Other classes select their devices with the field Match, but the
+// devices of this class are selected by the rules of the configuration.
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// The functions of a VFIO group are not above the group in sysfs. A process can open the group only if all these functions
-	// have suitable drivers.
+	// In sysfs, the PCI functions of a VFIO group are not parents of the group, so Wakes must select their events. A process can
+	// open the group only if every function in it has a suitable driver.
 	Wakes:    []udev.Match{stackedDevices, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
@@ -52,15 +53,15 @@ var Generic = Class{
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
-	if err := forbidden(u); err != nil {
+	if err := checkForbidden(u); err != nil {
 		return nil, err
 	}
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u)}}, nil
 }
 
-// forbidden returns an error, which rules cannot overrule, if a node gives access to more than the device itself, for example to
-// a disk that this host uses.
-func forbidden(u udev.Device) error {
+// checkForbidden returns an error, which rules cannot overrule, if a node gives access to more than the device itself, for
+// example to a disk that this host uses.
+func checkForbidden(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
 	case u.DevType == "partition" && strings.HasPrefix(name, "nvme"):

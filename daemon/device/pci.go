@@ -31,9 +31,9 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. A read of its configuration space would wake the bridge above the function.
-// A function in D3cold would also wake (pci_config_pm_runtime_get in drivers/pci/pci.c).
-func (h *Host) asleep(function string) bool {
+// isSuspended reports whether a PCI function is suspended. A read of its configuration space would wake the bridge above the
+// function. A function in D3cold would also wake (pci_config_pm_runtime_get in drivers/pci/pci.c).
+func (h *Host) isSuspended(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
 }
@@ -44,7 +44,7 @@ func (h *Host) asleep(function string) bool {
 // and device ID are always 0xff bytes (PCI Express, Single Root I/O Virtualization, VF Vendor ID). Therefore, pciAnswers also
 // reads the next four bytes, which are the command and status registers.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
-	if !wake && h.asleep(sysPath) {
+	if !wake && h.isSuspended(sysPath) {
 		return nil
 	}
 	const size = 8

@@ -107,7 +107,7 @@ const maxLinkWidth = 32
 // linkWarning returns a warning if a link has fewer lanes than both of its ends support. The ends are the function and the bridge
 // above it. A card with more lanes than its slot is normal.
 func linkWarning(h *Host, function string) string {
-	if h.asleep(function) {
+	if h.isSuspended(function) {
 		return ""
 	}
 	width, most := h.Uint(function, "current_link_width"), h.Uint(function, "max_link_width")

@@ -39,7 +39,7 @@ var (
 // OnlyInUse reports whether use or data is the only reason for not offering a device.
 func OnlyInUse(err error) bool {
 	used := errors.Is(err, ErrInUse) || errors.Is(err, ErrData)
-	return used && !unsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
+	return used && !isUnsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
 }
 
 // OnlyData reports whether data is the only reason for not offering a disk, so that the host does not use the disk.
@@ -49,12 +49,12 @@ func OnlyData(err error) bool {
 
 // OnlyUnanswered reports whether a missing answer from a helper is the only reason for not offering a disk.
 func OnlyUnanswered(err error) bool {
-	known := unsuited(err) || errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrGone)
+	known := isUnsuited(err) || errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrGone)
 	return errors.Is(err, ErrUnanswered) && !known
 }
 
-// unsuited reports whether the device is not offered because of its kind, and not because of its state.
-func unsuited(err error) bool {
+// isUnsuited reports whether the device is not offered because of its kind, and not because of its state.
+func isUnsuited(err error) bool {
 	return errors.Is(err, ErrExcluded) || errors.Is(err, ErrTwin) || errors.Is(err, ErrByName)
 }
 
@@ -67,20 +67,20 @@ func (s *Sighting) warn(text string) {
 }
 
 // excludedf returns an [ErrExcluded] error with details.
-func excludedf(format string, args ...any) error { return classified(ErrExcluded, format, args) }
+func excludedf(format string, args ...any) error { return classifyError(ErrExcluded, format, args) }
 
 // byNamef returns an [ErrByName] error with details.
-func byNamef(format string, args ...any) error { return classified(ErrByName, format, args) }
+func byNamef(format string, args ...any) error { return classifyError(ErrByName, format, args) }
 
 // inUsef returns an [ErrInUse] error with details.
-func inUsef(format string, args ...any) error { return classified(ErrInUse, format, args) }
+func inUsef(format string, args ...any) error { return classifyError(ErrInUse, format, args) }
 
 // dataf returns an [ErrData] error with details.
-func dataf(format string, args ...any) error { return classified(ErrData, format, args) }
+func dataf(format string, args ...any) error { return classifyError(ErrData, format, args) }
 
 // incompletef returns an [ErrIncomplete] error with details.
-func incompletef(format string, args ...any) error { return classified(ErrIncomplete, format, args) }
+func incompletef(format string, args ...any) error { return classifyError(ErrIncomplete, format, args) }
 
-func classified(kind error, format string, args []any) error {
+func classifyError(kind error, format string, args []any) error {
 	return fmt.Errorf("%w: %w", kind, fmt.Errorf(format, args...))
 }

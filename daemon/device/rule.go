@@ -73,7 +73,7 @@ func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 		if r.Class != d.Class || r.Group != nil {
 			continue
 		}
-		err := r.matches(h, d)
+		err := r.checkMatch(h, d)
 		tries = append(tries, decision{r, err})
 		if err == nil {
 			return r, tries
@@ -112,8 +112,8 @@ type mismatch struct {
 // Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// The method matches returns nil if the rule takes the device d, and a [mismatch] otherwise.
-func (r *Rule) matches(h *Host, d Device) error {
+// checkMatch returns nil if the rule takes the device d, and a [mismatch] otherwise.
+func (r *Rule) checkMatch(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(d, key); ok && matchesPattern(key, r.Exclude[key], value) {
 			return mismatch{"exclude." + key, fmt.Sprintf("excluded by %s = %q", key, r.Exclude[key])}

@@ -12,15 +12,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Record contains the faults of all hardware. Record is valid until the next boot, which resets the hardware. A fault belongs to
-// a sysfs path and not to a device, so a device that is later found at a faulty path is also Unhealthy. The zero value has no
-// faults.
+// Record contains the faults of all hardware on the node. A reboot resets the hardware, so a record is valid only until the next
+// boot. A fault belongs to a sysfs path and not to a device. If another device is later found at the same path, that device is
+// Unhealthy too. The zero value has no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
-	// Marks contains the marks that still apply, oldest first.
+	// Marks contains the faults and warnings that are not completely cleared, oldest first.
 	Marks []mark `json:"marks,omitempty"`
-	// Counters contains a base value for each error counter, so that an increase can be detected. The keys consist of the sysfs
-	// path and the name of the counter.
+	// Counters contains the base value of each error counter. A counter above its base value is a fault or a warning. A key
+	// consists of the sysfs path and the name of the counter.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 

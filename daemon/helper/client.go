@@ -50,7 +50,7 @@ func Touch(c config.Reset, root, file string) device.Touch {
 	}
 	h := &client{sysfs: sysfs.Tree{Sys: root}}
 	h.reset.Peer, h.holders.Peer = peer(reset.Program, c.Socket, maxWorking), peer(cgroup.Program, c.Holders, maxAsking)
-	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
+	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.askHolders}
 }
 
 // Unit returns a function for [turnover.Turnover]. The function asks the helper to run the vendor unit of a resource for one
@@ -101,11 +101,11 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 		}
 		defer release()
 	}
-	return h.do(ctx, r)
+	return h.sendRequest(ctx, r)
 }
 
-// survey asks metalplug-reset to read a disk. survey claims the disk, because the function "holding" would otherwise report the
-// helper as a user of the disk.
+// survey asks metalplug-reset to read a disk. survey claims the disk, because askHolders would otherwise report the helper as a
+// user of the disk.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *client) survey(ctx context.Context, t device.Target, from int64) (devic
 	defer release()
 	r := request(ctx, reset.Survey, t)
 	r.From = from
-	return h.do(ctx, r)
+	return h.sendRequest(ctx, r)
 }
 
 func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (device.Report, error) {
@@ -127,11 +127,11 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 	if r.Work = w; w.Blank {
 		r.Fingerprint = reset.Blank
 	}
-	return h.do(ctx, r)
+	return h.sendRequest(ctx, r)
 }
 
-// The method do sends a request to metalplug-reset.
-func (h *client) do(ctx context.Context, r reset.Request) (device.Report, error) {
+// sendRequest sends a request to metalplug-reset, and returns the report from its answer.
+func (h *client) sendRequest(ctx context.Context, r reset.Request) (device.Report, error) {
 	a, err := h.reset.Do(ctx, r)
 	if err != nil {
 		return device.Report{}, fmt.Errorf("%w: %w", device.ErrUnanswered, err)

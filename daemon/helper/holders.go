@@ -16,10 +16,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding asks metalplug-holders which processes have the devices with the given nodes open. For each device, the request
-// contains all its nodes. holding first waits until metalplug-reset works on none of the devices, because metalplug-reset may
-// itself have a disk open.
-func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
+// askHolders asks metalplug-holders which processes have the devices with the given nodes open. For each device, the request
+// contains all its nodes. askHolders first waits until metalplug-reset has finished its work on these devices, because
+// metalplug-reset may itself have a disk open.
+func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
 	var numbers []cgroup.Number
 	var ours []string
@@ -28,7 +28,7 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 		if err != nil {
 			return nil, err
 		}
-		all, at, err := h.reaching(n)
+		all, at, err := h.findNodes(n)
 		if err != nil {
 			return nil, err
 		}
@@ -151,9 +151,9 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	return cgroup.ParseNumber(block, number)
 }
 
-// reaching returns the numbers and the sysfs paths of all nodes that give access to a device. The device's own node comes first.
-// For a device that is not in sysfs, reaching returns only the given number (Documentation/ABI/testing/sysfs-dev).
-func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
+// findNodes returns the numbers and the sysfs paths of all nodes that give access to a device. The device's own node comes
+// first. For a device that is not in sysfs, findNodes returns only the given number (Documentation/ABI/testing/sysfs-dev).
+func (h *client) findNodes(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {
 		kind = "block"

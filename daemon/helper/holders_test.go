@@ -52,7 +52,7 @@ func TestReaching(t *testing.T) {
 		{cgroup.Number{Block: true, Major: 259, Minor: 4}, "[b 259:4 c 241:4]"},
 		{cgroup.Number{Major: 1, Minor: 3}, "[c 1:3]"},
 	} {
-		numbers, paths, err := h.reaching(c.of)
+		numbers, paths, err := h.findNodes(c.of)
 		slices.SortFunc(numbers[1:], func(a, b cgroup.Number) int {
 			order := []string{"c 241:4", "c 242:2", "b 259:1", "b 259:2"}
 			return slices.Index(order, a.String()) - slices.Index(order, b.String())
@@ -64,7 +64,7 @@ func TestReaching(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(controller, "dev"), []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if numbers, _, err := h.reaching(cgroup.Number{Block: true, Major: 259, Minor: 1}); err == nil {
+	if numbers, _, err := h.findNodes(cgroup.Number{Block: true, Major: 259, Minor: 1}); err == nil {
 		t.Errorf("without the number of its controller a disk is reached by %v", numbers)
 	}
 }

@@ -127,7 +127,7 @@ func (n *Inspector) hint(e udev.Event) {
 		s.gone = true
 	case s != nil:
 		s.gone = false
-		s.reported(d)
+		s.storeReport(d)
 	case !left && n.mayBeSubject(d):
 		n.add(d)
 	}
@@ -145,7 +145,7 @@ func (n *Inspector) hint(e udev.Event) {
 // mayBeSubject reports whether the device d may be a subject. If this depends on the content of sysfs, mayBeSubject returns
 // true, and the inspection decides.
 func (n *Inspector) mayBeSubject(d udev.Device) bool {
-	return device.ClassOf(d) != nil || d.DevNode != "" && n.wanted(&device.Generic)
+	return device.ClassOf(d) != nil || d.DevNode != "" && n.isWanted(&device.Generic)
 }
 
 func (n *Inspector) add(d udev.Device) {
@@ -157,13 +157,13 @@ func (n *Inspector) add(d udev.Device) {
 
 // pollSubject schedules a poll of a subject's class, unless one is already scheduled.
 func (n *Inspector) pollSubject(s *Subject) {
-	if c := device.ClassOf(*s.udev); c != nil && c.Every > 0 && !n.polled[c] && n.wanted(c) {
+	if c := device.ClassOf(*s.udev); c != nil && c.Every > 0 && !n.polled[c] && n.isWanted(c) {
 		n.poll(c)
 	}
 }
 
-// wanted reports whether any rule uses a given class.
-func (n *Inspector) wanted(c *device.Class) bool {
+// isWanted reports whether any rule uses a given class.
+func (n *Inspector) isWanted(c *device.Class) bool {
 	return slices.ContainsFunc(n.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
@@ -212,7 +212,7 @@ func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 		s := n.subjects.get(d.SysPath)
 		switch {
 		case s != nil && !n.changedPaths[d.SysPath]:
-			s.reported(d)
+			s.storeReport(d)
 		case s == nil && !n.changedPaths[d.SysPath] && n.mayBeSubject(d):
 			n.add(d)
 		}

@@ -82,9 +82,9 @@ func (s *Subject) Next() int {
 	return s.looks + 1
 }
 
-// The method reported stores a report from udev. An equal report does not replace the old one, because the sightings share memory
-// with the old one.
-func (s *Subject) reported(d udev.Device) {
+// storeReport stores a report from udev. An equal report does not replace the old one, because the sightings share memory with
+// the old one.
+func (s *Subject) storeReport(d udev.Device) {
 	if *s.udev != d {
 		newer := d // this copy lets d stay on the stack in most calls
 		s.udev = &newer
@@ -196,7 +196,7 @@ func (n *Inspector) finish(s *Subject, sightings []device.Sighting) {
 // previous sightings apply until udev reports the new name or renameLimit has passed.
 func (n *Inspector) mayBeRenamed(s *Subject, sightings []device.Sighting) bool {
 	switch {
-	case !vanished(sightings) || s.gone || s.class() == nil || !s.class().Renamed:
+	case !hasVanished(sightings) || s.gone || s.class() == nil || !s.class().Renamed:
 		s.vanished, s.gone = time.Time{}, false
 		return false
 	case s.vanished.IsZero():
@@ -209,8 +209,8 @@ func (n *Inspector) mayBeRenamed(s *Subject, sightings []device.Sighting) bool {
 	return true
 }
 
-// vanished reports whether an inspection found nothing, or the device vanished during the inspection.
-func vanished(sightings []device.Sighting) bool {
+// hasVanished reports whether an inspection found nothing, or the device vanished during the inspection.
+func hasVanished(sightings []device.Sighting) bool {
 	return len(sightings) == 0 || slices.ContainsFunc(sightings, func(s device.Sighting) bool {
 		return errors.Is(s.Offer, device.ErrGone) || errors.Is(s.Health, device.ErrGone)
 	})

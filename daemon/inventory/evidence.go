@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// disks adds to devices the facts that only disks have.
+// disks extends devices with the state that metalplugd keeps only for disks.
 type disks struct {
 	*devices
 	evidence  *evidence.Book         // the evidence that disks are unused

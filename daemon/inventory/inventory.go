@@ -29,23 +29,23 @@ const (
 	// wait begins when metalplugd starts, and begins again each time that a device is inspected for the first time.
 	// Otherwise the snapshot would be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
-	// maxSettleRounds is the maximum total wait, in multiples of settleTimeout. The total wait must be less than
-	// TimeoutStartSec= of the unit, which is 90 s.
+	// maxSettleRounds limits the total wait to this multiple of settleTimeout. The total wait must be less than TimeoutStartSec=
+	// of the unit, which is 90 s.
 	maxSettleRounds = 6
-	// allocationGrace is how long the kubelet may take to record a device after Allocate. The device is free earlier if the kubelet
-	// first lists the pod and then no longer does.
+	// allocationGrace is how long the kubelet may take after Allocate until it lists the device as in use. The device becomes
+	// free earlier if the kubelet lists the pod and later stops listing it.
 	allocationGrace = 30 * time.Second
-	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
-	// (current_time, fs/inode.c), and has at least 100 ticks per second.
+	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel sets the timestamp to the time of its
+	// last timer tick (current_time, fs/inode.c), and has at least 100 ticks per second.
 	fileClock = 10 * time.Millisecond
 	// settlePoll is the interval between two checks whether the first snapshot is complete.
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
-	// crowdInterval is the minimum time to the next snapshot after a snapshot with more than crowd changed devices. After that many
-	// changes, more changes are likely.
-	crowdInterval = 50 * time.Millisecond
-	crowd         = 16
+	// burstInterval is the minimum time from a snapshot with more than burstSize changed devices to the next snapshot. Other
+	// devices often change soon after such a burst, and the next snapshot then contains all their changes.
+	burstInterval = 50 * time.Millisecond
+	burstSize     = 16
 	// workersLimit is how long a stopping inventory waits for the last results of the workers. TimeoutStopSec= of the unit is 15 s.
 	workersLimit = 10 * time.Second
 	// saveDelay is how long metalplugd waits before it saves a change, so that the kubelet gets the change first.

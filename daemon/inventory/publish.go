@@ -57,8 +57,8 @@ func (p *publishing) gap() time.Duration {
 	switch {
 	case p.inspector.Busy():
 		return minPublishInterval
-	case p.changes > crowd:
-		return crowdInterval
+	case p.changes > burstSize:
+		return burstInterval
 	}
 	return 0
 }

@@ -56,13 +56,13 @@ type Observation struct {
 	Target     *device.Target // identifies the device when metalplug works on it
 }
 
-// Same reports whether the disk is still the one that the tenants' containers were started with. If so, the tenants may continue
-// to use its content.
+// Same reports whether the disk is still the disk that the tenants' containers got when they started. If so, the tenants may
+// continue to use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Occupied reports whether a pod holds the device, or has just left data that metalplug must record.
+// Occupied reports whether a pod holds the device, or the field Unrecorded is true.
 func (s *Status) Occupied() bool { return s.Held() || s.Unrecorded }
 
 // Gist returns the field Reason without the percentage of the disk that has been read. This percentage changes often.

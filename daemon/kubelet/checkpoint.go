@@ -48,12 +48,12 @@ func Remembered(dir string) (map[string]map[string]Known, error) {
 
 // Owners maps each device ID to the UIDs of the pods that hold the device, according to the kubelet's checkpoint in dir.
 func Owners(dir string) (map[string][]string, error) {
-	owners, _, err := booked(dir)
+	owners, _, err := readOwners(dir)
 	return owners, err
 }
 
-// The function booked returns the same map as Owners, and the time when the kubelet wrote the checkpoint.
-func booked(dir string) (map[string][]string, time.Time, error) {
+// readOwners returns the same map as Owners, and the time when the kubelet wrote the checkpoint.
+func readOwners(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)
 	for _, g := range all {

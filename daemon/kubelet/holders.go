@@ -91,7 +91,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	h.missed, h.Soon = nil, false
 	// Ask reads the checkpoint before it queries the kubelet, because a device that the kubelet allocates in between would
 	// otherwise appear only in the checkpoint.
-	saved, written, err := booked(h.Dir)
+	saved, written, err := readOwners(h.Dir)
 	if err != nil {
 		return a, err
 	}

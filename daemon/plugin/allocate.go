@@ -79,7 +79,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 // such a device to a new pod, which must not see the data that the last pod left.
 func (s service) checkUnreserved(devices []*inventory.Status) error {
 	for _, d := range devices {
-		if old := s.Resource.outdated(d); len(old) > 0 {
+		if old := s.Resource.outdatedIDs(d); len(old) > 0 {
 			return fmt.Errorf("%s is unhealthy: a pod still holds the device as %s, which it got before the number of shares was changed", d.Device.ID, old[0])
 		}
 		if s.Resource.Shares > 1 { // if the device has shares, pods with other shares may still be using it
@@ -219,11 +219,11 @@ func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Alloc
 	if err != nil {
 		return api.Allocation{}, err
 	}
-	return granted(ids(devices), answer), nil
+	return convertAnswer(ids(devices), answer), nil
 }
 
-// The function granted converts the answer for a container.
-func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Allocation {
+// convertAnswer converts the answer for a container.
+func convertAnswer(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Allocation {
 	g := api.Allocation{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
 	for _, d := range answer.GetDevices() {
 		g.Nodes = append(g.Nodes, api.GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})
@@ -255,5 +255,5 @@ func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Allocation, err
 	if err != nil {
 		return api.Allocation{}, errors.New(status.Convert(err).Message())
 	}
-	return granted(chosen, answer.GetContainerResponses()[0]), nil
+	return convertAnswer(chosen, answer.GetContainerResponses()[0]), nil
 }

@@ -53,8 +53,8 @@ const (
 	registerAgainAfter = time.Minute
 )
 
-// conflict holds the facts that an endpoint knows about another plugin with the same resource name. The goroutine of Run owns
-// these facts, but other goroutines may set the field asked.
+// conflict contains what an endpoint knows about another plugin that registers the same resource name. Only the goroutine that
+// runs [Endpoint.Run] may access these fields. The exception is the field "asked", which any goroutine may set.
 type conflict struct {
 	e            *Endpoint
 	asked        atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
@@ -216,7 +216,7 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	c.hold = &hold{kubelet: sock, rival: newest(live), ended: ended}
 	c.suspect, c.next = "", time.Time{}
 	c.asked.Store(false)
-	e.streams.mute(true)
+	e.streams.setSilent(true)
 	if err := e.Parked.park(e.Resource.Name, e.streams.client()); err != nil {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart of metalplugd may disconnect the other plugin: %w", err))
 	}
@@ -275,7 +275,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	if wait := time.Until(h.returnDeadline); wait > 0 {
 		return wait
 	}
-	if len(counted) == 0 || c.leftover(live) {
+	if len(counted) == 0 || c.hasLeftover(live) {
 		return c.release()
 	}
 	if h.returnDeadline = (time.Time{}); !slices.Contains(live, h.rival) { // the other plugin has restarted
@@ -284,9 +284,9 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	return heldInterval
 }
 
-// The method leftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has
-// ended. Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
-func (c *conflict) leftover(live []int) bool {
+// hasLeftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
+// Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
+func (c *conflict) hasLeftover(live []int) bool {
 	open := c.e.streams.client() != nil || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
 }
@@ -302,7 +302,7 @@ func (c *conflict) release() time.Duration {
 
 func (c *conflict) notHeld() {
 	c.hold = nil
-	c.e.streams.mute(false)
+	c.e.streams.setSilent(false)
 	c.e.set(func(s *api.Registration) { *s = api.Registration{} })
 	c.e.Log.Info("resource no longer held back")
 }

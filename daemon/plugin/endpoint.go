@@ -197,7 +197,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	kubelet := socketIdentity(path)
 	e.kubelet.updateKubelet(kubelet, e.Before)
 	if kubelet == (identity{}) {
-		e.complain("waiting for the kubelet", absent(path))
+		e.complain("waiting for the kubelet", noKubeletError(path))
 		return checkInterval
 	}
 	if e.conflict.hold != nil {
@@ -210,7 +210,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	case e.streams.client() != nil && kubelet == e.kubelet.registered:
 		return e.conflict.compare(ctx, kubelet)
 	case e.streams.client() != nil:
-		return e.replaced(kubelet)
+		return e.checkNewSocket(kubelet)
 	case kubelet == e.kubelet.registered && !opened:
 		if wait := streamLimit - time.Since(e.kubelet.at); wait > 0 {
 			return wait
@@ -231,13 +231,13 @@ func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
 	if made != nil {
 		// Serve returns when the server or the listener is closed.
-		go e.server.Serve(&clients.Listener{Listener: made, Surplus: stranger})
+		go e.server.Serve(&clients.Listener{Listener: made, Surplus: unauthorizedClient})
 	}
 	return err
 }
 
-// The function absent returns an error that describes why there is no kubelet to register with.
-func absent(path string) error {
+// noKubeletError returns an error that describes why there is no kubelet to register with.
+func noKubeletError(path string) error {
 	if _, err := os.Lstat(path); err != nil {
 		return fmt.Errorf("find %s: %w", path, fsutil.Cause(err))
 	}

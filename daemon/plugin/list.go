@@ -40,7 +40,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
 		d := pluginapi.Device{Health: pluginapi.Unhealthy}
-		outdated := r.outdated(s)
+		outdated := r.outdatedIDs(s)
 		if s.Healthy && len(outdated) == 0 {
 			d.Health = pluginapi.Healthy
 		}
@@ -61,10 +61,10 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// The method outdated returns the IDs under which pods hold a device, but which the resource no longer has after a change of the
-// number of shares. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods
-// would otherwise share it than its present pods expect.
-func (r *Resource) outdated(s *inventory.Status) []string {
+// outdatedIDs returns the IDs under which pods hold a device, but which the resource no longer has after a change of the number
+// of shares. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods would
+// otherwise share it than its present pods expect.
+func (r *Resource) outdatedIDs(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.HeldAs {
 		if device, ok := r.deviceID(id); !ok || device != s.Device.ID {

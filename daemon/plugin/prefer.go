@@ -107,13 +107,13 @@ func (r *Resource) request(index map[string]int, offer *inventory.Offer, availab
 			q.taken = append(q.taken, max(1, r.Shares)-len(q.shares[device]))
 		}
 	}
-	q.unbar(offer)
+	q.removeBarred(offer)
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, unless too few other shares would remain. These shares belong to devices
-// whose pods have just ended. The kubelet offers them, because it learns of the end before metalplugd does.
-func (q *request) unbar(offer *inventory.Offer) {
+// removeBarred removes the shares that Allocate would refuse, unless too few other shares would remain. These shares belong to
+// devices whose pods have just ended. The kubelet offers them, because it learns of the end before metalplugd does.
+func (q *request) removeBarred(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
 		if offer.Devices[device].Barred != "" {

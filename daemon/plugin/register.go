@@ -55,13 +55,13 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// The method replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens on the new
+// checkNewSocket handles a new kubelet.sock that appears while the stream is open. If the process that listens on the new
 // socket is still the same kubelet, the socket was only recreated or relabelled. If another process listens on the new socket,
-// the old kubelet is still running, so replaced ends its stream, and Run then registers with the new kubelet.
-func (e *Endpoint) replaced(kubelet identity) time.Duration {
+// the old kubelet is still running, so checkNewSocket ends its stream, and Run then registers with the new kubelet.
+func (e *Endpoint) checkNewSocket(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
-		return e.unanswered(err)
+		return e.retryConnect(err)
 	}
 	defer conn.Close()
 	peer, err := clients.Peer(conn)
@@ -105,7 +105,7 @@ func (e *Endpoint) afterStream(kubelet identity) {
 func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
-		return e.unanswered(err)
+		return e.retryConnect(err)
 	}
 	defer conn.Close()
 	// The kubelet empties its directory before it creates kubelet.sock, and may have removed the endpoint's socket.
@@ -114,7 +114,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.retryLater(err)
 	}
 	e.streams.expect()
-	e.streams.mute(false)
+	e.streams.setSilent(false)
 	e.kubelet.at = time.Now()
 	err = e.callRegister(ctx, conn)
 	e.Metrics.Registered(e.Resource.Name, err)
@@ -162,9 +162,9 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// The method unanswered records that the kubelet could not be reached, and returns the delay before the next attempt. The delay
-// is very short if the kubelet is about to listen.
-func (e *Endpoint) unanswered(err error) time.Duration {
+// retryConnect handles a failed connection to the kubelet, and returns the delay before the next attempt. The delay is very short
+// if the kubelet is about to listen.
+func (e *Endpoint) retryConnect(err error) time.Duration {
 	if time.Since(e.kubelet.since) < connectTimeout && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
 		e.kubelet.notBefore = time.Now().Add(connectInterval)
 		return connectInterval

@@ -100,8 +100,8 @@ func (s *streams) lastStream() (any bool, ended time.Time, lived time.Duration) 
 	return !s.opened.IsZero(), s.ended, s.lived
 }
 
-// mute stops or resumes sending lists on all streams. When sending resumes, the newest list is sent.
-func (s *streams) mute(silent bool) {
+// setSilent stops or resumes sending lists on all streams. When sending resumes, the newest list is sent.
+func (s *streams) setSilent(silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.silent = silent
@@ -156,8 +156,8 @@ func (s *streams) closeAll() {
 	}
 }
 
-// stranger returns the newest client if it must be disconnected. Only uid 0 and metalplugd's own uid may be clients.
-func stranger(open []*clients.Client) *clients.Client {
+// unauthorizedClient returns the newest client if it must be disconnected. Only uid 0 and metalplugd's own uid may be clients.
+func unauthorizedClient(open []*clients.Client) *clients.Client {
 	if newest := open[len(open)-1]; newest.Uid != 0 && newest.Uid != uint32(os.Geteuid()) {
 		return newest
 	}

@@ -256,9 +256,9 @@ func (s *surface) content() string {
 	return ""
 }
 
-// readable returns an error that names the first unreadable block, or nil. An unreadable block may contain data, so a disk with
-// such a block is not proven to be blank.
-func (s *surface) readable() error {
+// checkReadable returns an error that names the first unreadable block, or nil. An unreadable block may contain data, so a disk
+// with such a block is not proven to be blank.
+func (s *surface) checkReadable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
 			return errorf(Failed, "%w; if the data is not needed, erase the disk manually: %s", c.bad[0].err, byHand)
@@ -273,7 +273,7 @@ func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d"
 func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
-		if !blank(b) { // some drives return 00 at one time and ff at another for blocks that were never written
+		if !isBlank(b) { // some drives return 00 at one time and ff at another for blocks that were never written
 			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(at)))
 			sum.Write(b)
 		}
@@ -288,7 +288,7 @@ func (s *surface) fingerprint() string {
 // filler returns the byte that unwritten blocks of the disk contain. filler takes this byte from the first blank block.
 func (s *surface) filler() byte {
 	for _, b := range s.blocks() {
-		if blank(b) {
+		if isBlank(b) {
 			return b[0]
 		}
 	}
@@ -296,7 +296,7 @@ func (s *surface) filler() byte {
 }
 
 // hasData reports whether a block contains data. The filler is the byte that unwritten blocks of the disk contain.
-func hasData(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
+func hasData(b []byte, filler byte) bool { return !isBlank(b) || b[0] != filler }
 
 // blocks yields the offset and the data of each block that was read, in order. The data of an unreadable block is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {
@@ -311,8 +311,8 @@ func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// blank reports whether all bytes of a block are 00, or all are ff. Flash returns such blocks if they were never
-// written. An unreadable block is not blank.
-func blank(b []byte) bool {
+// isBlank reports whether all bytes of a block are 00, or all are ff. Flash returns such blocks if they were never written. An
+// unreadable block is not blank.
+func isBlank(b []byte) bool {
 	return len(b) > 0 && (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)
 }

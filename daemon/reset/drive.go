@@ -128,8 +128,8 @@ func statusOf(err error) uint16 {
 	return status.code()
 }
 
-// unsupported reports whether a status code means that the controller does not support the command.
-func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
+// isUnsupported reports whether a status code means that the controller does not support the command.
+func isUnsupported(c uint16) bool { return c == statusInvalidOpcode || c == statusInvalidField }
 
 // Error returns a text that contains the status code. If an operator can do something about the error, the text also
 // explains the code.
@@ -152,7 +152,7 @@ func (s nvmeStatus) Error() string {
 // commandError returns err with a suitable [Result] and a text that describes the failed command.
 func commandError(what string, err error) error {
 	switch code := statusOf(err); {
-	case unsupported(code):
+	case isUnsupported(code):
 		return errorf(Unsupported, "%s: %w", what, err)
 	case code == statusSanitizeInProgress:
 		return errorf(Busy, "%s: %w: wait for it, or request a sanitize operation", what, err)

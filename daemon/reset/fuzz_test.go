@@ -30,7 +30,7 @@ func FuzzContent(f *testing.F) {
 					b[i] = text[n]
 				}
 			}
-			something = something || !blank(b)
+			something = something || !isBlank(b)
 		}
 		seen := at+int64(len(text)) <= edgeSize || at >= lastFrom(size)
 		switch {

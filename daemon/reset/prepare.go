@@ -152,7 +152,7 @@ func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	if holds == "" {
 		return print, nil
 	}
-	if err := s.readable(); err != nil {
+	if err := s.checkReadable(); err != nil {
 		return "", err
 	}
 	t.answer.Content = content

@@ -75,7 +75,7 @@ func (t *task) readContentOnce(ctx context.Context, c *claim) error {
 	if err != nil {
 		return err
 	}
-	if err := s.readable(); err != nil {
+	if err := s.checkReadable(); err != nil {
 		return err
 	}
 	if a.Content, a.Fingerprint = s.content(), s.fingerprint(); a.Content == "" && len(c.Partitions(c.sysPath)) > 0 {

@@ -44,7 +44,7 @@ func (d drive) checkAttachments(ns namespace) error {
 		return nil
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
-	if unsupported(statusOf(err)) {
+	if isUnsupported(statusOf(err)) {
 		// A drive without Namespace Management may not support this query. In that case, all controllers of the drive must belong
 		// to this kernel.
 		return d.checkControllers()
@@ -110,7 +110,7 @@ func (d drive) checkReservations(ns namespace) error {
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
 		return nil // in this state, no host can read the data, and the reservations were checked beforehand
-	case unsupported(code) && !ns.reservable:
+	case isUnsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:
 		return err

@@ -36,7 +36,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 		results := make(chan result) // unbuffered, so after a send returns, the previous stretch is free again
 		go func() {
 			defer close(results)
-			this, other := aligned(stretchSize), aligned(stretchSize)
+			this, other := alignedBuffer(stretchSize), alignedBuffer(stretchSize)
 			for at := from; at < size; at += stretchSize {
 				r := result{chunk{at: at, b: this[:min(stretchSize, size-at)]}, ctx.Err()}
 				if r.err == nil {
@@ -58,9 +58,9 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	}
 }
 
-// aligned returns memory for reads that bypass the page cache. The memory starts at a page boundary, which is sufficient for all
-// drives (open(2), O_DIRECT).
-func aligned(n int) []byte {
+// alignedBuffer returns memory for reads that bypass the page cache. The memory starts at a page boundary, which is sufficient
+// for all drives (open(2), O_DIRECT).
+func alignedBuffer(n int) []byte {
 	const page = 4096
 	b := make([]byte, n+page)
 	skip := -uintptr(unsafe.Pointer(&b[0])) % page
@@ -151,7 +151,7 @@ const recheckInterval = time.Second
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.set("reading all of %s", c.Name())
 	idle := sync.OnceFunc(useIdleIO)
-	start := chunk{b: aligned(int(min(blockSize, c.size)))}
+	start := chunk{b: alignedBuffer(int(min(blockSize, c.size)))}
 	if err := start.fill(c.read); err != nil {
 		return err
 	}

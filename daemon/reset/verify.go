@@ -157,11 +157,11 @@ func (e *evidence) block(at int64, b []byte) {
 		e.failure = fmt.Errorf("byte %d cannot be read, although an erased block must be readable; replace the drive", at)
 	case bytes.Count(b, []byte{0}) == len(b):
 		e.zeroes++
-	case e.foreign && !blank(b):
+	case e.foreign && !isBlank(b):
 		e.failure = fmt.Errorf("data is present at byte %d", at)
 	case e.promise == mustBeZero:
 		e.failure = fmt.Errorf("the block at byte %d is not all zeroes", at)
-	case blank(b):
+	case isBlank(b):
 		e.ones++
 	case e.promise == mustVanish:
 		e.failure = fmt.Errorf("data is still present at byte %d%s", at, keepsData)

@@ -70,7 +70,7 @@ func (s *Store) Close() {
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return s.removed()
+		return s.checkRemoved()
 	}
 	if err == nil {
 		if err = decode(text); err == nil {
@@ -88,8 +88,8 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	return fmt.Errorf("%w; the file was moved to %s", err, aside)
 }
 
-// The method removed returns an error if other files in the directory show that a state file was there and has been removed.
-func (s *Store) removed() error {
+// checkRemoved returns an error if other files in the directory show that a state file was there and has been removed.
+func (s *Store) checkRemoved() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {
 			return fmt.Errorf("%s was removed, but %s still exists", s.path, filepath.Base(trace))

@@ -115,7 +115,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", err
 	}
 	defer j.finish()
-	if err := j.adoptable(); err != nil {
+	if err := j.checkAdoptable(); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
 	if kind := j.Evidence.Kind; kind != "" && j.State == lease.Free && j.Resource != "" {
@@ -148,8 +148,8 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "the disk is being erased with " + scrub + ", and will then be offered", nil
 }
 
-// adoptable returns an error that says why the operator cannot adopt the disk, or nil.
-func (j *job) adoptable() error {
+// checkAdoptable returns an error that says why the operator cannot adopt the disk, or nil.
+func (j *job) checkAdoptable() error {
 	switch {
 	case j.Host.Touch.Survey == nil || j.Host.Touch.Prepare == nil:
 		return fmt.Errorf("%w: the hardware is simulated from a recording", ErrUnfit)
@@ -175,7 +175,7 @@ func (j *job) adoptable() error {
 
 // eraseAdopted erases a disk that the operator has adopted.
 func (j *job) eraseAdopted(ctx context.Context) error {
-	err := j.adoptable()
+	err := j.checkAdoptable()
 	if err == nil {
 		err = j.checkUnused(ctx)
 	}

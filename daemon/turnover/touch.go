@@ -29,7 +29,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
 		return p, nil
 	}
-	if p, err = j.prepared(ctx, w, methods); err != nil {
+	if p, err = j.sendPrepare(ctx, w, methods); err != nil {
 		return p, fmt.Errorf("%s: %w", strings.TrimSpace(strings.Join(methods, ", ")+" "+j.Device.ID), err)
 	}
 	return p, nil
@@ -39,9 +39,9 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 // must still record the result.
 const stopLimit = 8 * time.Second
 
-// prepared sends the request to the helper. Before an erasure, prepared waits until the fingerprint of the disk is gone from the
-// state file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
-func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
+// sendPrepare sends the request to the helper. Before an erasure, sendPrepare waits until the fingerprint of the disk is gone
+// from the state file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
+func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
 	}
@@ -53,7 +53,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	}
 	if w.Method != "" {
 		target.Together = target.Siblings
-		if err := j.together(ctx, w.Scrub != ""); err != nil {
+		if err := j.beginSiblings(ctx, w.Scrub != ""); err != nil {
 			return p, err
 		}
 	}
@@ -101,9 +101,9 @@ func (j *job) count(w device.Work, methods []string, p device.Report, took time.
 	}
 }
 
-// together begins work on the other devices that a reset affects. [Turnover.take] has locked these devices. The result is an
-// error if a pod holds such a device, or if metalplug must not reset such a device.
-func (j *job) together(ctx context.Context, erases bool) error {
+// beginSiblings begins work on the other devices that a reset affects. [Turnover.take] has locked these devices. The result is
+// an error if a pod holds such a device, or if metalplug must not reset such a device.
+func (j *job) beginSiblings(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.offeredAt(path)
 		if other == nil {

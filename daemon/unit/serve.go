@@ -26,15 +26,15 @@ func (h Helper) Serve() error { return exchange.Serve(h.reply) }
 
 func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 	var a answer
-	if err := h.do(request); err != nil {
+	if err := h.handle(request); err != nil {
 		a.Error = err.Error()
 		a.Error = a.Error[:min(len(a.Error), maxError)]
 	}
 	return exchange.Encode(a)
 }
 
-// The method do carries out a request, if the configuration names a unit for it.
-func (h Helper) do(request []byte) error {
+// handle carries out a request if the configuration names a unit for it.
+func (h Helper) handle(request []byte) error {
 	r, err := exchange.Decode[Request](request)
 	if err == nil {
 		err = r.check()

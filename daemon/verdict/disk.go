@@ -29,7 +29,7 @@ func (f *Facts) Evident() bool {
 
 // Offerable reports whether a device without a tenant can be offered. The device must need no evidence or have complete evidence,
 // unless its last tenant's data is erased before the next container starts.
-func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
+func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.isProven() }
 
 // Complete reports whether the evidence about a disk is complete. Complete ignores the processes that have the disk open.
 func (f *Facts) Complete() bool {
@@ -42,7 +42,7 @@ func (f *Facts) holdersChecked() bool {
 	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
 }
 
-func (f *Facts) proven() bool { return f.Complete() && f.holdersChecked() }
+func (f *Facts) isProven() bool { return f.Complete() && f.holdersChecked() }
 
 // Unused reports whether nothing is on a device that a tenant left, according to valid evidence. Devices that are not disks need no
 // evidence. The result is false for hardware that cannot be identified.
@@ -101,7 +101,7 @@ func (f *Facts) missingEvidence() error {
 		return fmt.Errorf("%w: %s, which the disk no longer has; run \"udevadm trigger %s\" if this persists", device.ErrUnproven, Content(offer), d.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, Content(offer), Way(d.ID, f.Seen.Target))
-	case f.proven():
+	case f.isProven():
 		return nil
 	case f.Delay != "" && (v.Kind != "" || v.Found == ""):
 		return fmt.Errorf("%w: %s", device.ErrUnproven, f.Delay)

@@ -102,16 +102,16 @@ func (f *Facts) Unusable() error {
 		return fmt.Errorf("%w %s, and moves there once no pod holds the device", errElsewhere, f.Seen.Resource)
 	case f.Opened != nil:
 		return f.Opened
-	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.erasable():
+	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.isErasable():
 		return nil
 	case f.Seen.Offer != nil && (f.Lease.Held() || !device.OnlyData(f.Seen.Offer)):
 		return f.Seen.Offer
 	}
-	return cmp.Or(f.unproven(), f.Seen.Offer)
+	return cmp.Or(f.missingProof(), f.Seen.Offer)
 }
 
-// The method unproven describes the evidence that is missing before a disk without a tenant can be offered, or returns nil.
-func (f *Facts) unproven() error {
+// missingProof describes the evidence that is missing before a disk without a tenant can be offered, or returns nil.
+func (f *Facts) missingProof() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:
 		return nil
@@ -129,9 +129,9 @@ func (f *Facts) Spared() bool {
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether a tenant's data is the only reason for not offering the disk, and will be erased before another tenant
-// can read the data.
-func (f *Facts) erasable() bool {
+// isErasable reports whether a tenant's data is the only reason for not offering the disk, and will be erased before another
+// tenant can read the data.
+func (f *Facts) isErasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
 }
 
@@ -202,7 +202,7 @@ func (f *Facts) Verdict() Verdict {
 	switch {
 	case f.Uncleared():
 		v.Barred = BeingCleared
-	case !f.erasable():
+	case !f.isErasable():
 		v.Barred = v.Reserved
 	}
 	switch {
