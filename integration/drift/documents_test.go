@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/BurntSushi/toml"
+
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 )
@@ -348,6 +350,46 @@ func TestListsHaveLines(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCodeHasLines checks that each line of an example contains one command or one setting. A program that fills paragraphs
+// would join the lines.
+func TestCodeHasLines(t *testing.T) {
+	blocks := regexp.MustCompile("(?m)^```(.*)\n((?:.*\n)*?)```$|^\n((?: {4}\\S.*\n)+)")
+	prefix := regexp.MustCompile(`^ *(env \S+ |[A-Z_]+=\S* )?`)
+	command := regexp.MustCompile(`^(curl|dra-sanity|journalctl|kubectl|make|metalplugctl|nvidia-ctk|ss|ssh|sysctl|systemctl|udevadm|apt|cp|dnf|editor|rm|sh) |^(\[|\w+ ?=)`)
+	second := map[string]*regexp.Regexp{
+		"":     regexp.MustCompile(` # .* # |^[^#]*[\w./"-] (apt|dnf|journalctl|kubectl|make|metalplugctl|systemctl) `),
+		"toml": regexp.MustCompile(`#.* \w+ *= *["\[{]`),
+		"yaml": regexp.MustCompile(`^[^{\["'#]*\w: [^{\["'#]*\w: `),
+	}
+	found := 0
+	for _, name := range append(names(t, "docs/*.md"), "../README.md") {
+		for _, block := range blocks.FindAllStringSubmatch(text(t, filepath.Join("docs", name)), -1) {
+			language, content := block[1], block[2]+block[3]
+			if language == "toml" {
+				if err := toml.Unmarshal([]byte(content), new(any)); err != nil {
+					t.Errorf("%s: an example is not TOML: %v\n%s", name, err, content)
+				}
+			}
+			before := "" // the line above
+			for line := range strings.Lines(content) {
+				rest := prefix.ReplaceAllString(strings.NewReplacer("sudo ", "", "bin/", "").Replace(line), "")
+				isCommand := language != "" || command.MatchString(rest) || strings.HasSuffix(before, "\\\n")
+				if before == "" && !isCommand {
+					break // a picture, or the output of a command
+				}
+				if !isCommand || second[language] != nil && second[language].MatchString(rest) {
+					t.Errorf("%s: a line of an example is not one command or setting: %s", name, line)
+				}
+				before = line
+				found++
+			}
+		}
+	}
+	if found < 300 {
+		t.Fatalf("the examples have %d lines: this test looks at the wrong place", found)
 	}
 }
 
