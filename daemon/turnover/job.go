@@ -22,6 +22,7 @@ type job struct {
 	policy            policy
 	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
+	asked             *inventory.Status // status of the device when the job was requested
 }
 
 // take waits until no other job works on the device or on the devices that its reset affects. take then returns a job that has
@@ -31,7 +32,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{Turnover: t, Status: s, policy: t.policyFor(s.Taker), taken: []string{id}}
+	j := &job{Turnover: t, Status: s, policy: t.policyFor(s.Taker), taken: []string{id}, asked: s}
 	if s.Target != nil && j.method(false) != "" {
 		for _, path := range s.Target.Siblings {
 			if other := t.offeredAt(path); other != nil {

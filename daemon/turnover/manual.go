@@ -57,11 +57,10 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if scrub != "" {
 		reason, order = "being erased by the operator", lease.Erase
 	}
-	cordon := j.Cordon
 	if err := j.begin(ctx, lease.Clear, reason); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
-	if j.Cordon != cordon {
+	if j.Cordon != j.asked.Cordon {
 		return fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
 	}
 	policy := j.policy
