@@ -24,10 +24,7 @@ import (
 // that the cordon survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
-	cmd := o.changeCommand(cobra.Command{
-		Use:   "cordon NAME...",
-		Short: "Withhold devices from new pods, even after a reboot",
-	}, &c, nil)
+	cmd := o.changeCommand("cordon", &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "reason to show, a `TEXT`")
 	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices and no erasure runs")
 	return cmd
@@ -65,33 +62,24 @@ var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because nothing else can end its cordon.
 func (o *clientOptions) uncordonCommand() *cobra.Command {
-	return o.changeCommand(cobra.Command{
-		Use:   "uncordon NAME...",
-		Short: "Make cordoned devices available again",
-	}, &api.Change{}, nil)
+	return o.changeCommand("uncordon", &api.Change{}, nil)
 }
 
 // resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the device ID as a confirmation,
 // and a script must pass --yes. Without the flag --scrub, the command erases nothing, so that a mistake costs no data.
 func (o *clientOptions) resetCommand() *cobra.Command {
-	return o.erasingCommand(cobra.Command{
-		Use:   "reset NAME",
-		Short: "Reset a device now, or erase it",
-	}, "erase the device with this `METHOD`", false)
+	return o.erasingCommand("reset", "erase the device with this `METHOD`", false)
 }
 
 // adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the
 // device ID as a confirmation, as reset --scrub does.
 func (o *clientOptions) adoptCommand() *cobra.Command {
-	return o.erasingCommand(cobra.Command{
-		Use:   "adopt NAME",
-		Short: "Erase a disk and offer it",
-	}, "erase with this `METHOD` (default: the resource's)", true)
+	return o.erasingCommand("adopt", "erase with this `METHOD` (default: the resource's)", true)
 }
 
 // erasingCommand adds the code and the flags to a command that can erase a disk. If the parameter "always" is false, the command
 // erases the disk only with the flag --scrub.
-func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
+func (o *clientOptions) erasingCommand(command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
 	var yes bool
@@ -115,8 +103,8 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 // a function that returns the ID of a named device, or an error if the command must not change the device. If "may" is nil,
 // metalplugd resolves the name. If one device cannot be changed, the command continues with the next device. If metalplugd does
 // not answer, the command stops.
-func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
-	cmd := &command
+func (o *clientOptions) changeCommand(command string, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
+	cmd := newCommand(command)
 	cmd.ValidArgsFunction = o.deviceIDs
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {

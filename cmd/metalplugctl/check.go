@@ -23,10 +23,7 @@ import (
 // instead of an error, because the file may be for another node.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
-	cmd := &cobra.Command{
-		Use:   "check [FILE]",
-		Short: "Check the configuration and its drop-ins",
-	}
+	cmd := newCommand("check")
 	cmd.Flags().BoolVar(&explain, "explain", false, "list the devices of each resource")
 	recorded, output := recordingFlag(cmd), outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -89,10 +89,7 @@ var checks = []check{
 // doctorCommand checks everything that can withhold devices from pods. The command changes nothing, because operators should read
 // a remedy before they apply it.
 func (o *clientOptions) doctorCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Diagnose why pods do not get devices",
-	}
+	cmd := newCommand("doctor")
 	file := configFlag(cmd)
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -20,7 +20,7 @@ import (
 
 // eventsCommand prints each event immediately, so that a program at the other end of a pipe receives it without delay.
 func (o *clientOptions) eventsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "events", Short: "Follow the events, one per line"}
+	cmd := newCommand("events")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return o.follow(cmd, false, func(e api.Event) error {

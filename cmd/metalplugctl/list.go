@@ -18,10 +18,7 @@ import (
 // names of the fields never change, so scripts also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the devices, their health and their pods",
-	}
+	cmd := newCommand("list")
 	output := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include hardware that is not offered, and PCI addresses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -37,7 +37,7 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts contains the help text of each command, without its flags.
+// helpTexts contains the texts of each command, without its flags (see [newCommand]).
 //
 //go:embed help/*.txt
 var helpTexts embed.FS
@@ -75,13 +75,8 @@ func main() {
 
 // run runs a command line and returns the exit code. Tests call run instead of main.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := &cobra.Command{
-		Use:           "metalplugctl",
-		Short:         "Show what metalplug offers to the kubelet, and why",
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-	}
+	root := newCommand("metalplugctl")
+	root.Version, root.SilenceErrors, root.SilenceUsage = version, true, true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
@@ -100,18 +95,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), o.recordCommand(), o.topologyCommand())
-	for _, cmd := range append(root.Commands(), root) {
-		cmd.Args = checkArguments
-		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test checks that each command has a help text
-		cmd.Long, cmd.Example, _ = strings.Cut(string(text), "\nExamples:\n")
-		cmd.Example = strings.TrimRight(cmd.Example, "\n")
-	}
 	root.Args = nil // for the root, this makes an unknown command an error
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !parsed {
 		err = usageError{err}
 	}
 	return exitCode(cmd.CommandPath(), err, stderr)
+}
+
+// newCommand returns a command with the texts in help/NAME.txt. The first line of this file shows how to use the command, and the
+// second line describes the command. After an empty line, the file contains the help text, and perhaps examples.
+func newCommand(name string) *cobra.Command {
+	text, _ := helpTexts.ReadFile("help/" + name + ".txt") // a test checks that each command has a help text
+	head, rest, _ := strings.Cut(string(text), "\n\n")
+	use, short, _ := strings.Cut(head, "\n")
+	long, examples, _ := strings.Cut(rest, "\nExamples:\n")
+	return &cobra.Command{Use: use, Short: short, Long: long, Example: strings.TrimRight(examples, "\n"), Args: checkArguments}
 }
 
 // exitCode prints the error of a command, if there is one, and returns the exit code.

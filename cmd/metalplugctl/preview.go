@@ -42,10 +42,7 @@ type previewState struct {
 // previewCommand starts metalplugd with a simulated kubelet, and shows what metalplugd would offer.
 func previewCommand() *cobra.Command {
 	var p preview
-	cmd := &cobra.Command{
-		Use:   "preview",
-		Short: "Show what a machine would offer to the kubelet",
-	}
+	cmd := newCommand("preview")
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {

@@ -19,7 +19,7 @@ import (
 // metalplugd does not start.
 func (o *clientOptions) recordCommand() *cobra.Command {
 	var serials bool
-	cmd := &cobra.Command{Use: "record", Short: "Record this machine's hardware for a bug report"}
+	cmd := newCommand("record")
 	file := configFlag(cmd)
 	archive := stringFlag(cmd, "bundle", "", "", "write a complete report to `FILE`, a .tar.gz")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")

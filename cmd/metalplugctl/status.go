@@ -15,10 +15,7 @@ import (
 
 // statusCommand shows the state of metalplugd in a few lines, so that an operator can paste them into a ticket.
 func (o *clientOptions) statusCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the state of the daemon and its resources",
-	}
+	cmd := newCommand("status")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var status api.Status

@@ -16,7 +16,7 @@ import (
 
 // topologyCommand shows where devices are in the PCI tree.
 func (o *clientOptions) topologyCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "topology", Short: "Show the PCI tree and the distances of devices"}
+	cmd := newCommand("topology")
 	recorded, file := recordingFlag(cmd), configFlag(cmd)
 	output := outputFlag(cmd, "svg")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -16,7 +16,7 @@ const redrawInterval = 100 * time.Millisecond
 // watchCommand redraws the list after each change. Each redraw requests the whole list, so the list is correct even if an event
 // was missed.
 func (o *clientOptions) watchCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "watch", Short: "Show the list of devices live"}
+	cmd := newCommand("watch")
 	output, once := outputFlag(cmd), onceFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return live(cmd, *output, *once, func(v *view) error {

@@ -18,11 +18,8 @@ import (
 // whyCommand explains the state of one device. The explanation comes from metalplugd, and is based on the rules and the state
 // that metalplugd uses now. If metalplugd is not running, "metalplugctl preview" can explain a configuration.
 func (o *clientOptions) whyCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:               "why ID|NODE|PCI|NAME|SERIAL",
-		Short:             "Explain why a device is offered or not",
-		ValidArgsFunction: o.deviceIDs,
-	}
+	cmd := newCommand("why")
+	cmd.ValidArgsFunction = o.deviceIDs
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var answer api.Answer
