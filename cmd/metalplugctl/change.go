@@ -54,7 +54,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	if errors.Is(err, errReleased) {
 		return nil
 	}
-	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
+	return fmt.Errorf("wait for the release of %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
 }
 
 // errReleased ends the loop in awaitRelease when no pod holds the devices any more.

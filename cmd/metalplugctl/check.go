@@ -114,8 +114,8 @@ func (f *checkedFiles) review(c config.Config, r config.Resource, reported strin
 	switch {
 	case r.Serve == config.ServeDRA:
 		f.warn(c, r, "serve", "pods get devices of %s only through resource claims, which require metalplug-dra; see docs/dra.md", r.Name)
-	case r.Reset.AtStart() && slices.Contains([]string{"zero", "sanitize"}, r.Reset.Scrub):
-		f.warn(c, r, "reset.scrub", `%s may take hours, but the start of a container waits for at most 25s; write when = "release"`, r.Reset.Scrub)
+	case r.Reset.AtStart() && r.Reset.Scrub != config.None:
+		f.warn(c, r, "reset.scrub", `reading and erasing a disk may take hours, but the start of a container waits for at most 25s; write when = "release"`)
 	}
 }
 

@@ -81,8 +81,8 @@ func holder(d api.Device) string {
 	switch {
 	case names != nil || !d.Held:
 		return firstOf(names)
-	case d.State == "released", d.State == "free", d.State == "unproven": // see [api.Device.Held]
-		return "a pod that has ended"
+	case d.State == "released", d.State == "free", d.State == "unproven", d.State == "clearing": // see [api.Device.Held]
+		return "metalplug"
 	}
 	return "a pod"
 }

@@ -107,7 +107,7 @@ func TestLivePreview(t *testing.T) {
 	save(t, file, "")
 	v := onTerminal(t, 80, 24, "preview", "--config", withDisks(t), "--recording", file)
 	v.until(openView)
-	v.until("matches no device of this node")
+	v.until("matches no device of this machine")
 	save(t, file, bundledText(t, "gpu-server"))
 	v.until("nvidia.com/gpu           8         8")
 	v.until("gpu-0000:03:00.0                           -                        Not offered")

@@ -67,7 +67,7 @@ func inTOML(r *device.Rule) string {
 		text += "match = { " + strings.Join(match, ", ") + " }\n"
 	}
 	if r.Class == &device.NVMe || r.Resource == "example.org/block" {
-		text += "reset.scrub = \"discard\" # or another; \"none\" offers it again only if the pod left it blank\n"
+		text += "reset.scrub = \"discard\" # or another; \"none\" offers it again only if the pod left it blank\nreset.when = \"release\"\n"
 	}
 	return text
 }

@@ -115,7 +115,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	case len(answer.Found) > 0 && n > 1: // the explanation is the same for all devices that share the node
 		answer.Found = answer.Found[:1]
 		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, api.Step{
-			What: "node", OK: true, Why: fmt.Sprintf("%d devices share %s; this is one of them", n, q.what),
+			What: "node", OK: true, Why: fmt.Sprintf("%d devices match %s; this is one of them", n, q.what),
 		})
 	case len(answer.Found) > 0:
 	case slices.ContainsFunc(q.rules, func(r device.Rule) bool { return r.Resource == q.what }):
