@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.DisableSuggestions = true // suggestions do not fit into one line
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
-		"control socket `PATH` (default: METALPLUG_SOCKET)")
+		"control socket `PATH` (default: /run/metalplug/control.sock)")
 	// The help texts must not show the default, because it depends on the environment.
 	root.PersistentFlags().Lookup("socket").DefValue = ""
 	parsed := false // whether cobra has accepted the command line
