@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the number of the device that contains a file system. device may be a virtual device.
+// device is the number of the device, which may be virtual, that contains a file system.
 type device struct{ major, minor uint32 }
 
 // file identifies a mapped file by its device and inode, as /proc/PID/maps does.
@@ -65,9 +65,10 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 }
 
 // readMappings finds the devices that a process has mapped, and adds them to the map "held". /proc/PID/maps shows the path and
-// the inode of each mapped file, but only the links in map_files lead to the number of the device (proc_pid_map_files(5)). A scan
-// inspects each file once, because most mapped files are libraries that many processes share. If the links to a listed file have
-// vanished, the process has moved or removed the mapping. In this case, the next round uses the new links, if there are any.
+// the inode of each mapped file. The device number of a mapped device node is available only through the links in map_files
+// (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes share. If
+// the links to a listed file have vanished, the process has moved or removed the mapping. In this case, the next round uses the
+// new links, if there are any.
 func (r *scanner) readMappings(task string, held map[Number]bool) error {
 	var missed map[file]bool // nil means all files
 	for range passes {
@@ -186,8 +187,8 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachText does the same as eachMapping on kernels without PROCMAP_QUERY. To do so, eachText reads the text of /proc/PID/maps
-// (proc_pid_maps(5)).
+// eachText does the same as eachMapping, but reads the text of /proc/PID/maps (proc_pid_maps(5)), because old kernels lack
+// PROCMAP_QUERY.
 func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error) error {
 	return r.eachLine(maps, func(line []byte) error {
 		at, of, err := parseMapping(line)
@@ -242,9 +243,9 @@ func parseMapping(line []byte) (at addresses, f file, err error) {
 	return addresses{n[0], n[1]}, file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
 }
 
-// ownMemory returns the device number of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory use. No
-// process can create a device node in this tmpfs (mm/shmem.c, shm_mnt). ownMemory returns zero if the number is unknown.
-func ownMemory() (d device) {
+// kernelTmpfs returns the device number of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory use.
+// No process can create a device node in this tmpfs (mm/shmem.c, shm_mnt). kernelTmpfs returns zero if the number is unknown.
+func kernelTmpfs() (d device) {
 	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return device{}

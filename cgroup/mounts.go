@@ -54,7 +54,7 @@ func isKernelObject(l link) bool {
 // and reads the fdinfo of its own new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor
 // a file server (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
-	fd, _ := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // if this fails, no fdinfo has the number
+	fd, _ := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // if this fails, fd is -1, and the fdinfo file is not found
 	defer unix.Close(fd)
 	_, _, id = fdinfo(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	return id

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errThreads is the error for a process of a pod whose threads were not all read.
+// errThreads is the error for a pod's process if not all of its threads could be read.
 var errThreads = errors.New("the process starts threads faster than they can be read")
 
 // scanner finds the devices that one process holds, as part of a [scan].
@@ -54,7 +54,7 @@ func (r *scanner) isStalled() bool {
 }
 
 // readProcess finds the devices that the scanner's process holds, and adds them to the map "held". If the process has exited,
-// nothing is added. If the process was listed as a process of the host but belongs to a pod, the process is postponed.
+// nothing is added. If the process was listed as a process of the host but belongs to a pod, readProcess postpones it.
 func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -266,7 +266,7 @@ func (r *scanner) compareTables(a, b int) int {
 }
 
 // list returns the numeric names in a directory. If there are more than the given number of names, list returns an error, so that
-// the memory suffices.
+// the list does not use too much memory.
 func list(dir string, most int) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {

@@ -31,10 +31,10 @@ const (
 	// may wait for processes of pods, so that the rest remain for processes of the host. One pod can block only one thread. By
 	// default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
-	// share is the time that the scan takes for the processes of each pod. Most pods need a few milliseconds. If a pod needs more
-	// time, its remaining processes wait for the next round, and the limit doubles in each round. When the pods together have taken
-	// the time maxTime, the limit is share again, so that other pods are still read. The limits are times, because the pauses
-	// between passes take little CPU time.
+	// share is the time limit for reading the processes of one pod. Most pods need a few milliseconds. If a pod needs more time,
+	// its remaining processes wait for the next round, and the limit doubles in each round. When the pods together have taken the
+	// time maxTime, the limit is share again, so that other pods are still read. The limits apply to elapsed time and not to CPU
+	// time, because a scan spends much of its time in the pauses between passes.
 	share, maxTime = 100 * time.Millisecond, 1500 * time.Millisecond
 	// maxProcesses limits the list of processes, which takes about 110 bytes for each process. maxThreads limits the list of a
 	// process's threads. With the default value of vm.max_map_count, a process cannot have more than 32,765 threads.
@@ -75,9 +75,10 @@ type scan struct {
 	seen     map[int]bool
 	number   int       // number of the round, from 0
 	deadline time.Time // end of maxTime
-	// forks is set if new processes appeared in all rounds. Then a pod is unread if it has started processes since the first round.
-	// Such a process may have passed a descriptor to another process, and may have exited before the scan inspected it. The host
-	// is not unread for this reason, because processes of the host start and exit all the time on some nodes.
+	// forks is set if new processes appeared in all rounds. In this case, the scan reports a pod as unread if the pod has started
+	// processes since the first round. Such a process may have passed a descriptor to another process, and may have exited before
+	// the scan inspected it. The scan does not report the host as unread for this reason, because processes of the host start and
+	// exit all the time on some nodes.
 	forks bool
 
 	mu      sync.Mutex
@@ -113,7 +114,7 @@ type owner struct {
 
 func newScan(proc string, numbers []Number, asker int) *scan {
 	s := &scan{
-		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: ownMemory(), now: clock,
+		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: kernelTmpfs(), now: clock,
 		seen: make(map[int]bool), owners: map[string]*owner{"": {}}, pods: make(map[string][]int), mapped: make(map[file]Number),
 	}
 	for _, n := range numbers {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Until ctx ends, Watch calls the function "gone" each time cgroups of pods have been removed. A removed cgroup contains no
+// Watch calls the function "gone" each time cgroups of pods have been removed, until ctx ends. A removed cgroup contains no
 // processes. One call covers all removals since the last call, including those whose events were lost. Watch calls the function
 // "started" once. After this call, Watch misses no removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"),
 // version 1 or 2.

@@ -89,7 +89,7 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 				return p, err
 			}
 			kept := make(chan error, 1)
-			go func() { kept <- c.inventory.Kept(ctx) }()
+			go func() { kept <- c.inventory.WaitSaved(ctx) }()
 			p, err = c.answer(ctx, claim.UID, ask.Requests)
 			return p, errors.Join(<-kept, err)
 		})

@@ -75,8 +75,8 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 }
 
 // sameService reports whether an endpoint would serve the resources a and b in the same way. sameService ignores the
-// configuration keys that no endpoint uses. These are match and exclude for the inventory, and the keys for the work between two
-// pods.
+// configuration keys that no endpoint uses. These keys are match and exclude, which only the inventory uses, and the keys for the
+// cleanup between two pods.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}

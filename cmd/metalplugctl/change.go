@@ -66,7 +66,7 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 }
 
 // resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the device ID as a confirmation,
-// and a script must pass --yes. Without the flag --scrub, the command erases nothing, so that a mistake costs no data.
+// and a script must pass --yes. Without the flag --scrub, the command erases nothing, so that a mistake cannot destroy data.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand("reset", "erase the device with this `METHOD`", false)
 }

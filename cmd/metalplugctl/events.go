@@ -108,8 +108,8 @@ func (s *screen) event(e api.Event) {
 	s.line(mark, eventColour(e.Event), strings.Join(about, " "))
 }
 
-// eventColour returns the colour of an event. Green is an improvement, red is a problem, and yellow is a change that the operator
-// should notice.
+// eventColour returns the colour of an event. Green means an improvement, red means a problem, and yellow means a change that the
+// operator should notice.
 func eventColour(event string) string {
 	switch event {
 	case "healthy", "back", "connected", "uncordoned", "reloaded":

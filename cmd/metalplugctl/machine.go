@@ -36,7 +36,7 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readRemedy returns the remedy for a file that could not be read. For a denied permission, the remedy is to run the command as
+// readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the command as
 // root. For any other error, the remedy is the parameter "otherwise".
 func readRemedy(err error, otherwise string) string {
 	const asRoot = "run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent"

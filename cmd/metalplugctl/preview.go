@@ -148,7 +148,7 @@ func hardware(c config.Config) (source udev.Source, h *device.Host, done func(),
 	return s, &device.Host{Tree: sysfsOf(c)}, func() { s.Close() }, nil
 }
 
-// sysfsOf returns the directories that a configuration selects for the files of the kernel.
+// sysfsOf returns the file tree with the mount points from a configuration.
 func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }

@@ -65,7 +65,7 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	b.addVersions()
 }
 
-// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]), so this part is not a secret.
+// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
 // configuration adds a configuration file. configuration masks the values of env, because they may be passwords. If a value
@@ -127,7 +127,7 @@ func (b *bugReport) hideUser(c *api.Cordon) {
 	}
 }
 
-// pciAddress matches the ID of a device without another identity than its PCI address, which is not masked.
+// pciAddress matches the ID of a device that is identified only by its PCI address. PCI addresses are not masked.
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
 
 // hideDevice masks the identity in a device ID, but not the prefix that names the class.

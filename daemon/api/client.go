@@ -111,7 +111,7 @@ func (b body) Close() error { return b.close() }
 // 200, ask returns an error with metalplugd's text. The protocol is HTTP/1.0, where the body ends when the connection ends.
 // Package net/http is not used, because it would add TLS to the program.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
-	// Unlike DialContext, DialUnix links no DNS resolver.
+	// DialUnix does not add a DNS resolver to the program, but DialContext does.
 	conn, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"})
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)

@@ -50,7 +50,7 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 	return sets
 }
 
-// matching is the state of a tree node while [Match] runs.
+// matching is the state of a tree node during a call of [Match].
 type matching struct {
 	items      []Item // items of the leaves, sorted by kind and ID
 	usedFirsts int    // number of these items that are first in a set

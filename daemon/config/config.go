@@ -22,9 +22,9 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.
 const (
-	// Direct replaces the path of a helper's socket. The helper then runs as a child process.
+	// Direct is used instead of the path of a helper's socket. The helper then runs as a child process of metalplugd.
 	Direct = "direct"
-	// Auto is the reset method that selects a method of the class that the bound driver survives. If there is no such method, the
+	// Auto stands for a reset method of the class after which the bound driver still works. If there is no such method, the
 	// device is not reset.
 	Auto = "auto"
 	// None means that a device is not reset, or that a disk is not erased.

@@ -98,12 +98,12 @@ func takePaths(t *table, c *Config) {
 			t.check(socket.key, checkSocket(socket.name))
 		}
 	}
-	takeKinds(t, p)
+	checkKinds(t, p)
 }
 
-// takeKinds reports a key that names a directory instead of a socket, or the reverse. takeKinds judges by the name alone, because
-// the helpers also read the configuration and may have no access to the kubelet's directories.
-func takeKinds(t *table, p *Paths) {
+// checkKinds reports a key whose path is a directory instead of a socket, or the reverse. checkKinds looks only at the text of
+// the path, because the helpers also read the configuration and may have no access to the kubelet's directories.
+func checkKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quote(p.PodResources), quote(filepath.Join(p.PodResources, kubeletSocket)))
 	}

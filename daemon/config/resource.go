@@ -226,7 +226,7 @@ func takeReset(t *table, r *Resource) {
 	}
 }
 
-// requireScrub reports a resource of disks that does not set how a pod's data is erased. There is no default, because only the
+// requireScrub reports a resource for disks that does not set how a pod's data is erased. There is no default, because only the
 // operator can decide how to erase the data. A resource of class node may match disks on some machines only. If such a resource
 // sets no scrub, the resource is valid, but metalplug does not offer its disks.
 func (r *Resource) requireScrub(t *table) {

@@ -169,7 +169,7 @@ func eventNames(old, d *inventory.Status) []string {
 		{"cordoned", d.Cordon != nil && !d.Cordon.Same(old.Cordon)},
 		{"uncordoned", old.Cordon != nil && d.Cordon == nil},
 		{"healthy", d.Resource != "" && !old.Healthy && d.Healthy && old.Cordon == nil},
-		{"unhealthy", d.Resource != "" && !d.Healthy && old.Gist() != d.Gist() && d.Cordon.Same(old.Cordon) && old.Present == d.Present},
+		{"unhealthy", d.Resource != "" && !d.Healthy && old.StableReason() != d.StableReason() && d.Cordon.Same(old.Cordon) && old.Present == d.Present},
 		{"warning", old.Warning != d.Warning},
 		{"changed", old.Resource != "" && d.Resource != "" && (moved || old.Device.Model != d.Device.Model || old.Evidence.Size != d.Evidence.Size)},
 	} {

@@ -69,8 +69,8 @@ type Allocation struct {
 	Env   map[string]string // environment variables that software expects; the values for several devices are joined by commas
 }
 
-// Own returns the host paths of the nodes that no other device shares.
-func (a Allocation) Own() []string {
+// ExclusiveNodes returns the host paths of the nodes that no other device shares.
+func (a Allocation) ExclusiveNodes() []string {
 	var nodes []string
 	for _, n := range a.Nodes {
 		if !n.Shared() {
@@ -157,7 +157,7 @@ func ClassNamed(name string) *Class {
 // belong to a group that one of the subjects represents.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 	return anyMatch(c.Wakes, d) || slices.ContainsFunc(rules, func(r Rule) bool {
-		return r.Class == c && r.Group != nil && r.Group.names(d.DevNode)
+		return r.Class == c && r.Group != nil && r.Group.matches(d.DevNode)
 	})
 }
 

@@ -38,8 +38,8 @@ type Group struct {
 	By       string   // [GroupUSB] or [GroupPCI], or empty for one group of nodes from the whole machine
 }
 
-// names reports whether one of the patterns matches a node.
-func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
+// matches reports whether one of the patterns matches a node.
+func (g *Group) matches(node string) bool { return node != "" && g.rank(node) >= 0 }
 
 // rank returns the index of the first pattern that matches a node, or -1. The indexes of the optional patterns follow those of
 // the required ones.
@@ -101,7 +101,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 			if err != nil || owner != "" && !strings.HasPrefix(sysPath+"/", owner+"/") {
 				continue
 			}
-			if name := h.Properties(sysPath)["DEVNAME"]; name == "" || !g.names("/dev/"+name) {
+			if name := h.Properties(sysPath)["DEVNAME"]; name == "" || !g.matches("/dev/"+name) {
 				continue
 			}
 			if of, ok := g.hardware(h, sysPath); ok && of == owner {
@@ -146,7 +146,7 @@ var errNoMember = errors.New("not a member of its group")
 // optional nodes does not form a group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
-	if !g.names(u.DevNode) {
+	if !g.matches(u.DevNode) {
 		return "", false
 	}
 	if owner, ok = g.hardware(h, u.SysPath); !ok || owner == "" {

@@ -7,7 +7,8 @@ package device
 // Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or /dev/block/MAJOR:MINOR.
 // The runtimes omit a node if this link does not exist (opencontainers/cgroups, devices/systemd.go). The runtimes also set the
 // kernel's device rules directly, so the node works until systemd applies its own list. From then on, the container cannot open
-// the node. udevd creates such a link for a node if it knows the device. A node that a vendor's program creates has no link.
+// the node. udevd creates this link for each device that it knows. udevd does not know a device whose node a vendor's program has
+// created, so this node has no link.
 
 import (
 	"fmt"

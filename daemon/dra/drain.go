@@ -20,8 +20,8 @@ const (
 	// drainLimit is the maximum time that a stopping driver waits for running requests. drainLimit is shorter than
 	// TimeoutStopSec= of the unit.
 	drainLimit = 10 * time.Second
-	// drainInterval is how often drain checks the number of requests in progress. Because of this interval, there is also time to
-	// send the last answer.
+	// drainInterval is how often drain checks the number of requests in progress. The interval also leaves time to send the last
+	// answer.
 	drainInterval = 5 * time.Millisecond
 	// repeatLimit is how long the driver repeats a request. The kubelet waits 45 s for the answer (defaultClientCallTimeout in
 	// kubernetes v1.36, pkg/kubelet/cm/dra/plugin).

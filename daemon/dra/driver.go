@@ -156,10 +156,10 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 }
 
 // publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
-// they are. When a kubelet registers the driver, the machine may have become a new Node, perhaps in a new cluster. The old
-// controller would continue to use the UID and the slices of the old Node, so publish starts a new controller. publish also
-// starts a new controller if the controller has created more slices than there are. In this case, another client deletes slices.
-// This client may be the garbage collector, which deletes all slices with the UID of a deleted Node.
+// they are. When a kubelet registers the driver, the machine may have joined a cluster as a new Node. The old controller would
+// continue to use the UID and the slices of the old Node, so publish starts a new controller. publish also starts a new
+// controller if the controller has created more slices than exist now. In this case, another client has deleted slices, for
+// example the garbage collector, which deletes all slices with the UID of a deleted Node.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var pools layout
 	var controller *resourceslice.Controller
@@ -259,7 +259,7 @@ func (d *driver) checkSharing(ctx context.Context, last sharing) sharing {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
 	slice.Spec = resourceapi.ResourceSliceSpec{
 		Driver: DriverName, NodeName: &d.Node, Pool: resourceapi.ResourcePool{Name: d.Node, ResourceSliceCount: 1},
-		Devices: []resourceapi.Device{published("shared", api.Device{Health: "Healthy"}, 2)},
+		Devices: []resourceapi.Device{newDevice("shared", api.Device{Health: "Healthy"}, 2)},
 	}
 	stored, err := d.Kube.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil && last.known {

@@ -14,9 +14,10 @@ import (
 // nameLen is the maximum length of a device name, which is a DNS label (RFC 1123).
 const nameLen = 63
 
-// named assigns each device a name for the ResourceSlices. The names are the keys of the result. The name of a device is its ID,
-// converted to a DNS label. If the label is too long, or is the same as that of another device, a hash of the ID is appended.
-func named(devices []api.Device) map[string]api.Device {
+// assignNames assigns each device a name for the ResourceSlices. The names are the keys of the result. The name of a device is
+// its ID, converted to a DNS label. If the label is too long, or is the same as that of another device, a hash of the ID is
+// appended.
+func assignNames(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {
 		count[label(d.ID)]++

@@ -38,7 +38,7 @@ type state struct {
 // newState returns the state with the given resources and devices. If a pod got a device through the device plugin API, the
 // device is not available to claims until that pod has ended.
 func newState(resources []api.Resource, devices []api.Device) state {
-	s := state{devices: named(devices), claimed: make(map[string]int64), replaced: make(chan struct{})}
+	s := state{devices: assignNames(devices), claimed: make(map[string]int64), replaced: make(chan struct{})}
 	served := make(map[string]int64)
 	for _, r := range resources {
 		if r.ByClaim() {
@@ -89,16 +89,16 @@ func (l layout) pool(s state) resourceslice.Pool {
 	for _, names := range l {
 		var slice resourceslice.Slice
 		for _, name := range names {
-			slice.Devices = append(slice.Devices, published(name, s.devices[name], s.claimed[name]))
+			slice.Devices = append(slice.Devices, newDevice(name, s.devices[name], s.claimed[name]))
 		}
 		p.Slices = append(p.Slices, slice)
 	}
 	return p
 }
 
-// published returns the entry for a device in a ResourceSlice. If the device has several shares, several claims may hold it at
+// newDevice returns the entry for a device in a ResourceSlice. If the device has several shares, several claims may hold it at
 // the same time. A request consumes one share, unless the request names another number (KEP-5075).
-func published(name string, d api.Device, shares int64) resourceapi.Device {
+func newDevice(name string, d api.Device, shares int64) resourceapi.Device {
 	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
 	if d.Size > 0 {
 		size := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(d.Size, resource.BinarySI)}

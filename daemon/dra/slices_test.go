@@ -21,7 +21,7 @@ func TestNames(t *testing.T) {
 		devices = append(devices, api.Device{ID: id})
 	}
 	got := make(map[string]string)
-	for name, d := range named(devices) {
+	for name, d := range assignNames(devices) {
 		if len(name) > nameLen || label(name) != name {
 			t.Errorf("%q is not a DNS label", name)
 		}
@@ -82,7 +82,7 @@ func TestPublished(t *testing.T) {
 		SysPath:  "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:04.0/0000:1c:00.0/nvme/nvme0/nvme0n1",
 		Hardware: api.Hardware{Model: strings.Repeat("m", 65), WWID: "eui.01", Size: 1 << 40, PCI: "0000:1c:00.0"},
 	}
-	p := published("nvme-eui-01", d, 0)
+	p := newDevice("nvme-eui-01", d, 0)
 	got := make(map[string]string)
 	for name, a := range p.Attributes {
 		switch {

@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	// After fallLimit failures within fallWindow, a device stays Unhealthy until it has worked without a failure for the duration
-	// calm. A pod should wait for another device instead of getting one that fails repeatedly.
-	fallLimit  = 4
-	fallWindow = 10 * time.Minute
-	calm       = 5 * time.Minute
+	// After failureLimit failures within failureWindow, a device stays Unhealthy until it has worked without a failure for
+	// stablePeriod. A pod should wait for another device instead of getting one that fails repeatedly.
+	failureLimit  = 4
+	failureWindow = 10 * time.Minute
+	stablePeriod  = 5 * time.Minute
 )
 
 // Damper keeps a device Unhealthy if the device fails too often. The zero value stands for a device that has never failed. The
 // method Until may be called on nil.
 type Damper struct {
-	falls  []time.Time // times of the failures within fallWindow
-	sick   bool
-	last   string    // reason for the last failure
-	well   time.Time // when the device became healthy again
-	unruly bool      // set if the device has failed too often
+	failures     []time.Time // times of the failures within failureWindow
+	sick         bool
+	last         string    // reason for the last failure
+	healthySince time.Time // when the device became healthy again
+	flapping     bool      // set if the device has failed too often
 }
 
 // Observe records the current fault of a device, or "" if there is none. If a device without a fault is still not trusted,
@@ -30,33 +30,33 @@ type Damper struct {
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:
-		d.falls = append(d.falls, now)
-		for now.Sub(d.falls[0]) > fallWindow {
-			d.falls = d.falls[1:]
+		d.failures = append(d.failures, now)
+		for now.Sub(d.failures[0]) > failureWindow {
+			d.failures = d.failures[1:]
 		}
-		d.unruly = d.unruly || len(d.falls) >= fallLimit
+		d.flapping = d.flapping || len(d.failures) >= failureLimit
 	case reason == "" && d.sick:
-		d.well = now
+		d.healthySince = now
 	}
 	d.sick = reason != ""
 	if d.sick {
 		d.last = reason
 		return ""
 	}
-	if d.unruly && now.Sub(d.well) >= calm {
+	if d.flapping && now.Sub(d.healthySince) >= stablePeriod {
 		*d = Damper{}
 	}
-	if !d.unruly {
+	if !d.flapping {
 		return ""
 	}
-	return fmt.Sprintf("the device fails too often (last: %s) and must first stay healthy for %v", d.last, calm)
+	return fmt.Sprintf("the device fails too often (last: %s) and must first stay healthy for %v", d.last, stablePeriod)
 }
 
 // Until returns the time when metalplug trusts the device again. A failure before that time postpones the time. The time is zero
 // if the device is trusted or faulty now.
 func (d *Damper) Until() time.Time {
-	if d == nil || !d.unruly || d.sick {
+	if d == nil || !d.flapping || d.sick {
 		return time.Time{}
 	}
-	return d.well.Add(calm)
+	return d.healthySince.Add(stablePeriod)
 }

@@ -120,10 +120,10 @@ func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// On returns the sorted faults and warnings of a device at a sysfs path. The faults and warnings come from the marks for this
-// path and for the PCI functions that lead to the device. The result includes faults of these functions only if needsAll is true
-// or all functions are faulty.
-func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
+// Lookup returns the sorted faults and warnings of a device at a sysfs path. The faults and warnings come from the marks for
+// this path and for the PCI functions that lead to the device. The result includes faults of these functions only if needsAll
+// is true or all functions are faulty.
+func (r *Record) Lookup(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil
 	}

@@ -16,7 +16,7 @@ func TestDamperForgets(t *testing.T) {
 		d.Observe("", now.Add(time.Second))
 		now = now.Add(time.Minute)
 	}
-	if n := len(d.falls); n > int(fallWindow/time.Minute)+1 {
+	if n := len(d.failures); n > int(failureWindow/time.Minute)+1 {
 		t.Errorf("%d failures are kept", n)
 	}
 }

@@ -87,7 +87,7 @@ func (n *Inspector) Counts() api.Counts {
 	return n.counts
 }
 
-// count counts an event from udevd, but no event about mounts or driver messages, which has another source.
+// count counts an event from udevd. count ignores events about mounts and driver messages, because they are not from udevd.
 func (n *Inspector) count(e udev.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -143,7 +143,7 @@ func (n *Inspector) Start() {
 // begin starts the inspection of a subject in another goroutine, which posts the sightings.
 func (n *Inspector) begin(s *Subject) {
 	u, rules, host := s.udev, n.rules, n.Host()
-	watch := n.postAfter(slowLook, func() { n.slow(s) })
+	watch := n.postAfter(slowLook, func() { n.freeSlot(s) })
 	go func() {
 		sightings := device.Look(host, rules, u)
 		watch.Stop()
@@ -151,9 +151,9 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// slow frees the slot of an inspection that still runs after slowLook, and calls Stuck if the inspection still runs after
+// freeSlot frees the slot of an inspection that still runs after slowLook, and calls Stuck if the inspection still runs after
 // StuckLook.
-func (n *Inspector) slow(s *Subject) {
+func (n *Inspector) freeSlot(s *Subject) {
 	if s.phase != looking {
 		return
 	}

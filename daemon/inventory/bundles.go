@@ -263,7 +263,7 @@ func bundleStatus(id string, members []*entry, now time.Time) *Status {
 		models = append(models, cmp.Or(m.Device.Model, m.Device.ClassName()))
 		if !m.Healthy {
 			s.Healthy, s.Parked, s.Cordon = false, s.Parked && m.Parked, cmp.Or(s.Cordon, m.Cordon)
-			reasons = append(reasons, m.Device.ID+": "+m.Gist())
+			reasons = append(reasons, m.Device.ID+": "+m.StableReason())
 		}
 		if m.Warning != "" {
 			warnings = append(warnings, m.Device.ID+": "+m.Warning)

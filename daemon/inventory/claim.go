@@ -20,7 +20,7 @@ var ErrHeld = errors.New("the device is held")
 // ErrClearing means that metalplug resets or erases the device after its last tenant.
 var ErrClearing = errors.New(verdict.BeingCleared)
 
-// Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.Kept]. The claim may
+// Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.WaitSaved]. The claim may
 // already have some of the devices. All other devices in the call must be healthy and belong to a resource that is served through
 // DRA. Each of these devices must be free, or held by fewer claims than the resource has shares. The error may be
 // [ErrUnknownDevice], [ErrHeld] or [ErrClearing]. Any other error describes why a device is unsuitable. Claim returns ErrClearing
@@ -87,5 +87,5 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 			}
 		}
 		return nil
-	}), i.Kept(ctx))
+	}), i.WaitSaved(ctx))
 }

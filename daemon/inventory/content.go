@@ -110,8 +110,8 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. The number may increase
 // while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another process
 // has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as a
-// tenant's. After an erasure has failed, the content is unknown, and only the number shows a foreign write. If the kernel does not
-// count writes, noteWrites therefore assumes a foreign write.
+// tenant's. After an erasure has failed, the content is unknown, and only the number of sectors shows whether another process has
+// written to the disk. If the kernel does not count writes, noteWrites therefore assumes such a write.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.isBusy(), e.isOutdated():

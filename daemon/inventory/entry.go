@@ -50,7 +50,7 @@ type settled struct {
 	Observation
 }
 
-// leases changes the lease of a device, and derives its status.
+// leases extends disks with the methods that change the lease of a device and derive its status.
 type leases struct{ *disks }
 
 // newLease returns the lease of a device that metalplug knows nothing about yet. Whether the device can be offered depends on the

@@ -78,9 +78,9 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	}
 }
 
-// Unheld records that no process has a disk open. The parameter target identifies the disk that the caller checked. Unheld does
-// not wait.
-func (i *Inventory) Unheld(id string, target *device.Target) {
+// RecordNoHolders records that no process has a disk open. The parameter target identifies the disk that the caller checked.
+// RecordNoHolders does not wait.
+func (i *Inventory) RecordNoHolders(id string, target *device.Target) {
 	i.postAbout(id, func(l *loop, e *entry) {
 		if v := l.evidence.Get(e.Disk); v != nil && e.sighting != nil && e.sighting.Target.Alike(target) && !e.isOutdated() {
 			e.work.delay = ""

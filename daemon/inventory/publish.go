@@ -186,7 +186,7 @@ func (p *publishing) report(old, s *Status) {
 	log := p.Log.With("device", s.Device.ID, "class", s.Device.ClassName(), "resource", s.Resource)
 	defer reportWarning(log, old, s)
 	switch {
-	case s.Resource == "" && (old == nil || old.Resource == "" && old.Gist() != s.Gist()):
+	case s.Resource == "" && (old == nil || old.Resource == "" && old.StableReason() != s.StableReason()):
 		log.Info("device not offered", "reason", s.Reason)
 	case s.Resource == "" && old != nil && old.Resource != "":
 		log.Info("device withdrawn", "reason", s.Reason)
@@ -200,7 +200,7 @@ func (p *publishing) report(old, s *Status) {
 		log.Log(context.Background(), LevelNotice, "device gone", "syspath", s.Device.SysPath)
 	case !old.Healthy && s.Healthy:
 		log.Log(context.Background(), LevelNotice, "device healthy")
-	case old.Gist() != s.Gist():
+	case old.StableReason() != s.StableReason():
 		log.Log(context.Background(), LevelNotice, "device unhealthy", "reason", s.Reason)
 	}
 }

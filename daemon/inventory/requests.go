@@ -104,9 +104,9 @@ func (l *loop) current(id string) *Status {
 	return s
 }
 
-// Kept waits until every change that was posted before the call is on disk. Without a store, Kept does not wait. The error comes
-// from the write or from ctx.
-func (i *Inventory) Kept(ctx context.Context) error {
+// WaitSaved waits until every change that was posted before the call is on disk. Without a store, WaitSaved does not wait. The
+// error comes from the write or from ctx.
+func (i *Inventory) WaitSaved(ctx context.Context) error {
 	if err := i.postAndWait(ctx, func(l *loop) error { l.save(); return nil }); err != nil || i.Store == nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 	if err := i.postAndWait(ctx, change); err != nil {
 		return err
 	}
-	if err := i.Kept(ctx); err != nil {
+	if err := i.WaitSaved(ctx); err != nil {
 		_ = i.postAndWait(context.WithoutCancel(ctx), func(l *loop) error { undo(l); return nil })
 		return fmt.Errorf("not saved: %w", err)
 	}

@@ -65,8 +65,9 @@ func (s *Status) Same() bool {
 // Occupied reports whether a pod holds the device, or the field Unrecorded is true.
 func (s *Status) Occupied() bool { return s.Held() || s.Unrecorded }
 
-// Gist returns the field Reason without the percentage of the disk that has been read. This percentage changes often.
-func (s *Status) Gist() string {
+// StableReason returns the field Reason without the percentage of the disk that has been read, because this percentage changes
+// often.
+func (s *Status) StableReason() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
 

@@ -212,12 +212,12 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 		r = start(t, m, state)
 		unblock := block(t, state)
 		clock.Pass(time.Second)
-		if err := errors.Join(r.Kept(t.Context()), r.Store.Unkept()); err != nil {
+		if err := errors.Join(r.WaitSaved(t.Context()), r.Store.Unkept()); err != nil {
 			t.Errorf("nothing has changed: %v", err)
 		}
 		m.Plug(widget("w1", "B"))
 		clock.Pass(time.Second)
-		if err := r.Store.Unkept(); err == nil || r.Kept(t.Context()) == nil {
+		if err := r.Store.Unkept(); err == nil || r.WaitSaved(t.Context()) == nil {
 			t.Errorf("a device came, and is not saved: %v", err)
 		}
 		unblock()

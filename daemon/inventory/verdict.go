@@ -32,7 +32,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 	if e.stuck {
 		f.Faults.Stuck = inspect.StuckLook
 	}
-	f.Faults.Marks, f.Faults.Warnings = d.faults.On(e.device.SysPath, e.functions(), e.device.Class != nil && e.device.Class.NeedsAll)
+	f.Faults.Marks, f.Faults.Warnings = d.faults.Lookup(e.device.SysPath, e.functions(), e.device.Class != nil && e.device.Class.NeedsAll)
 	return f
 }
 
@@ -67,7 +67,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	}
 	l.fillIn(e, f, s)
 	s.Since = now
-	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Gist() == s.Gist() {
+	if old := e.status; old != nil && old.Healthy == s.Healthy && old.StableReason() == s.StableReason() {
 		s.Since = old.Since
 	}
 	return s

@@ -185,7 +185,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 	l.saveSoon(e) // the state file must not contain some facts during the work, see [loop.record] and [evidence.Book.Saved]
 }
 
-// Prepared records a partial result while the work continues. To wait until the result is saved, call [Inventory.Kept].
+// Prepared records a partial result while the work continues. To wait until the result is saved, call [Inventory.WaitSaved].
 // Prepared does not wait.
 func (i *Inventory) Prepared(id string, p device.Report) {
 	i.postAbout(id, func(l *loop, e *entry) {

@@ -34,7 +34,7 @@ type users struct {
 // files of a process, look treats the process as a user only if its pod has or had the device. The pods of a claim are unknown.
 // If a claim held the device, look therefore treats every unreadable process as a user.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
-	nodes := j.Allocation.Own()
+	nodes := j.Allocation.ExclusiveNodes()
 	if j.Host.Touch.Holders == nil {
 		return who, nil
 	}

@@ -72,7 +72,7 @@ func (t *Turnover) start(ctx context.Context, rules policy, devices []*inventory
 		return err
 	}
 	if keep {
-		if err := t.Inventory.Kept(ctx); err != nil {
+		if err := t.Inventory.WaitSaved(ctx); err != nil {
 			return fmt.Errorf("%w: the state of the container's data cannot be saved: %w", ErrUnfit, err)
 		}
 	}

@@ -71,7 +71,7 @@ func (j *job) read(ctx context.Context) error {
 func (j *job) askHolders(ctx context.Context) error {
 	err := j.checkUnused(ctx)
 	if err == nil {
-		j.Inventory.Unheld(j.Device.ID, j.Target)
+		j.Inventory.RecordNoHolders(j.Device.ID, j.Target)
 	}
 	return err
 }

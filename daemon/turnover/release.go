@@ -80,7 +80,7 @@ func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) e
 	if !p.Erased && (j.Failure == "" || !j.Target.IsDisk()) {
 		return nil
 	}
-	if err := j.Inventory.Kept(ctx); err != nil {
+	if err := j.Inventory.WaitSaved(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errUnsaved, err)
 	}
 	return nil

@@ -59,7 +59,7 @@ func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) 
 	}
 	began := time.Now()
 	if w.Scrub != "" && target.Fingerprint != "" {
-		if err = j.Inventory.Kept(ctx); err != nil {
+		if err = j.Inventory.WaitSaved(ctx); err != nil {
 			err = fmt.Errorf("%w: the start of the erasure cannot be saved: %w", ErrUnfit, err)
 		}
 	}

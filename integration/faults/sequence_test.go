@@ -210,7 +210,7 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	return s
 }
 
-// cares are the possible settings for a resource of disks.
+// cares are the possible settings for a resource for disks.
 var cares = []config.Resource{
 	care(config.None, config.None, config.WhenStart, 0),
 	care(config.Auto, config.None, config.WhenStart, 0),
@@ -219,7 +219,7 @@ var cares = []config.Resource{
 	care(config.Auto, "discard", config.WhenBoth, 10*time.Second),
 }
 
-// care returns the configuration of a resource of disks.
+// care returns the configuration of a resource for disks.
 func care(method, scrub, when string, timeout time.Duration) config.Resource {
 	return config.Resource{Reset: config.ResourceReset{Method: method, Scrub: scrub, When: when, Timeout: timeout}}
 }

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReplaceFile replaces a file, and gives the new file the permissions regardless of the umask. ReplaceFile first writes NAME.new,
-// so that a crash leaves either the complete old file or the complete new file. ReplaceFile must not be called concurrently for
-// the same file.
+// ReplaceFile replaces a file. The new file has exactly the given permissions, regardless of the umask. ReplaceFile first writes
+// NAME.new, so that a crash leaves either the complete old file or the complete new file. ReplaceFile must not be called
+// concurrently for the same file.
 func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	next := name + ".new"
 	_ = os.Remove(next) // an earlier crash may have left a file with this name, or there may be a link with this name

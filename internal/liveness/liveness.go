@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness detects loops that make no progress. A loop sends no regular reports, which would wake the processor. A loop
-// answers only when another goroutine asks.
+// Package liveness detects loops that make no progress. Loops do not report regularly, because regular reports would wake the
+// processor. A loop answers only when another goroutine asks.
 package liveness
 
 import (

@@ -23,8 +23,8 @@ import (
 )
 
 // identity reads a kubeconfig. If there is a token, the token replaces the identity in the kubeconfig. If a user is given, the
-// token impersonates this user. The function raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the
-// default rate, it would take half a minute to write them. The last parameters are fields of [transport].
+// token impersonates this user. identity raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the default
+// rate, it would take half a minute to write them. The parameters used and refused become fields of [transport].
 func identity(file, token, user string, used chan<- struct{}, refused *atomic.Bool) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
@@ -63,10 +63,10 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// described returns a text for systemd's status line and the journal. The text contains the user of an identity, and when the
-// identity expires. If the identity itself shows that it is not valid on this node, flaw is the reason. Otherwise, only the API
-// server can check the identity.
-func described(c *rest.Config, node string) (text, flaw string) {
+// describeIdentity returns a text for systemd's status line and the journal. The text contains the user of an identity, and
+// when the identity expires. If the identity itself shows that it is not valid on this node, flaw is the reason. Otherwise,
+// only the API server can check the identity.
+func describeIdentity(c *rest.Config, node string) (text, flaw string) {
 	if c.BearerTokenFile == "" {
 		files := rest.CopyConfig(c)  // in c itself, the content of the files would hide a renewed certificate
 		_ = rest.LoadTLSFiles(files) // a later connection reports the error

@@ -59,7 +59,7 @@ current-context: x
 					t.Errorf("after the answer %d, the identity is refused: %v", code, refused.Load())
 				}
 			}
-			if got, flaw := described(config, "a"); got != "acts as system:node:a, with a token" || flaw != "" {
+			if got, flaw := describeIdentity(config, "a"); got != "acts as system:node:a, with a token" || flaw != "" {
 				t.Errorf("%q, with the flaw %q", got, flaw)
 			}
 			// With an empty token, the unit must not restart forever.
@@ -86,7 +86,7 @@ func TestTokenIsDescribed(t *testing.T) {
 			if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got, flaw := described(&rest.Config{BearerTokenFile: file, Impersonate: rest.ImpersonationConfig{UserName: c.user}}, c.node)
+			got, flaw := describeIdentity(&rest.Config{BearerTokenFile: file, Impersonate: rest.ImpersonationConfig{UserName: c.user}}, c.node)
 			if want := "acts as " + account + c.want + ", with a token"; got != want || flaw != c.flaw {
 				t.Errorf("%q with the flaw %q, want %q with %q", got, flaw, want, c.flaw)
 			}

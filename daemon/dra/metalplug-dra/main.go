@@ -77,13 +77,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
 	klog.SetSlogLogger(log.Logger)
-	who, _ := described(config, *node)
+	who, _ := describeIdentity(config, *node)
 	log.Info("identity read", "detail", who)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
 	var logged atomic.Bool       // whether the last identity had a flaw
 	note := func(problem string) {
-		who, flaw := described(config, *node)
+		who, flaw := describeIdentity(config, *node)
 		if before := logged.Swap(flaw != ""); flaw != "" && !before {
 			log.Warn("identity invalid", "reason", flaw)
 		}
