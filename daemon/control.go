@@ -48,7 +48,7 @@ func (d *daemon) registrations() map[string]api.Registration {
 // listUnwritten returns a message for each state file or CDI spec that could not be written.
 func (d *daemon) listUnwritten() []string {
 	var all []string
-	if err := d.inventory.Store.Unkept(); err != nil {
+	if err := d.inventory.Store.WriteError(); err != nil {
 		all = append(all, fmt.Sprintf("state not saved: %v", err))
 	}
 	specs := d.specs.Unwritten()

@@ -196,7 +196,7 @@ func (d *daemon) running(pod string) (bool, error) {
 
 // checkpointDevices returns the devices that pods hold according to the kubelet's checkpoint.
 func (d *daemon) checkpointDevices() map[string]map[string]kubelet.Known {
-	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
+	devices, err := kubelet.CheckpointDevices(d.Config.Paths.DevicePlugins)
 	if err != nil {
 		d.Log.Warn("kubelet checkpoint not read", "err", err)
 	}

@@ -18,7 +18,7 @@ const (
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is the size of the receive buffer, and the same as in libudev. Each event needs more than 1 KiB.
+	// receiveBuffer is the size of the receive buffer. libudev uses the same size. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
 	// largestMessage is the maximum size of a message. Real messages are far smaller, because the kernel's properties have at

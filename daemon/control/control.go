@@ -93,7 +93,7 @@ type Options struct {
 	Unwritten func() []string // files that cannot be written, with the reasons
 	// Adopt allows metalplug to erase a disk and then offer it. Adopt returns a note for the operator.
 	Adopt func(ctx context.Context, id string, o api.Change) (note string, err error)
-	Reset func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o names an erase method
+	Reset func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o contains an erase method
 	// Prepare and Unprepare prepare and release the devices of a claim. Both may be called repeatedly for the same claim.
 	Prepare   func(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error)
 	Unprepare func(ctx context.Context, uid string) error

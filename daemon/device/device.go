@@ -80,8 +80,8 @@ func (a Allocation) ExclusiveNodes() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration refers to a class by its name, so that a program can read the configuration without
-// linking the functions of the classes.
+// Names of the classes. The configuration refers to a class by its name, so that a program that reads the configuration need not
+// contain the functions of the classes.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"

@@ -143,8 +143,8 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns the path of the program. It may be in the directory of our own program, because a build puts all programs into one
-// directory, or else where the packages install the programs.
+// find returns the path of the program. find first looks in the directory of the running program, because a build puts all
+// programs into one directory. Then find looks where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

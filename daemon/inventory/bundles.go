@@ -216,7 +216,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 // cordoned, and no pod may hold it.
 func (l bundler) canJoin(e *entry) bool {
 	f := l.facts(e)
-	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
+	return e.sighting != nil && f.Unusable() == nil && f.HardwareFaults() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
 }
 
 // publishBundles creates new statuses for the bundles whose members have changed.

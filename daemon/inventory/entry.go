@@ -118,7 +118,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
-	empty := !held && !used && !e.isOutdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
+	empty := !held && !used && !e.isOutdated() && e.sighting.Offer == nil && !(f.Evident() && f.OfferedWithData())
 	// The operator's order covers the content at the time of the order. Data that the host writes later is not covered.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse && held && e.lease.Hold != lease.Due
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.isFrozen(now) {
@@ -126,7 +126,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 	}
 	switch f = l.facts(e); {
 	case e.lease.State == lease.Unproven && f.Offerable():
-		_ = l.apply(e, lease.Event{Name: lease.Proven, Residue: f.Spared()})
+		_ = l.apply(e, lease.Event{Name: lease.Proven, Residue: f.OfferedWithData()})
 	case e.lease.State == lease.Free && !f.Offerable():
 		_ = l.apply(e, lease.Event{Name: lease.Doubted})
 	}

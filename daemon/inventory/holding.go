@@ -270,10 +270,10 @@ func (a *allocations) recordFree(e *entry) {
 	f := a.facts(e)
 	// A device stays in the list if nothing but the search for processes that have it open is pending. Otherwise the device would
 	// leave the list and come back immediately. In between, the kubelet might allocate it from the older list.
-	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
+	waits := e.sighting != nil && (f.NeedsClearing() || e.sighting.Unread && f.OfferedWithData() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
-	case f.Parting():
+	case f.CanLeave():
 		e.bundle, e.bundleResource, e.vacant = "", "", true
 	case e.offered && (f.Unfit() == nil || waits):
 	default:

@@ -212,17 +212,17 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 		r = start(t, m, state)
 		unblock := block(t, state)
 		clock.Pass(time.Second)
-		if err := errors.Join(r.WaitSaved(t.Context()), r.Store.Unkept()); err != nil {
+		if err := errors.Join(r.WaitSaved(t.Context()), r.Store.WriteError()); err != nil {
 			t.Errorf("nothing has changed: %v", err)
 		}
 		m.Plug(widget("w1", "B"))
 		clock.Pass(time.Second)
-		if err := r.Store.Unkept(); err == nil || r.WaitSaved(t.Context()) == nil {
+		if err := r.Store.WriteError(); err == nil || r.WaitSaved(t.Context()) == nil {
 			t.Errorf("a device came, and is not saved: %v", err)
 		}
 		unblock()
 		clock.Pass(time.Minute)
-		if err := r.Store.Unkept(); err != nil {
+		if err := r.Store.WriteError(); err != nil {
 			t.Error(err)
 		}
 		if text, err := os.ReadFile(filepath.Join(state, "state.json")); err != nil || !strings.Contains(string(text), "node-B-w") {

@@ -49,7 +49,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	}
 	if unfit == nil {
 		if !frozen {
-			f.Faults.Flapping = e.damper.Observe(f.Sick(), now)
+			f.Faults.Flapping = e.damper.Observe(f.HardwareFaults(), now)
 		}
 		l.calmLater(e, now)
 	}
@@ -60,8 +60,8 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 		e.settled = &settled{s.Verdict, s.Observation}
 	}
 	s.Lost = f.Lost()
-	s.Verdict, s.Cordon = f.Restrained(s.Verdict), l.cordons[e.device.ID]
-	s.Stale = s.Stale && !(e.vacant && f.Parting())
+	s.Verdict, s.Cordon = f.Restrict(s.Verdict), l.cordons[e.device.ID]
+	s.Stale = s.Stale && !(e.vacant && f.CanLeave())
 	if e.offered {
 		s.Resource = e.resource
 	}

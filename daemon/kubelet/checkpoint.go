@@ -28,10 +28,10 @@ type Member struct {
 	ID       string `json:"id"`
 }
 
-// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir. The key of the outer map is the
-// resource, and the key of the inner map is the device ID. metalplugd must list all these devices, even if its own state does not
-// contain them.
-func Remembered(dir string) (map[string]map[string]Known, error) {
+// CheckpointDevices returns the devices that pods hold according to the kubelet's checkpoint in dir. The key of the outer map
+// is the resource, and the key of the inner map is the device ID. metalplugd must list all these devices, even if its own state
+// does not contain them.
+func CheckpointDevices(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
 	devices := make(map[string]map[string]Known)
 	for _, g := range all {

@@ -16,9 +16,9 @@ import (
 // the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
-// Readable returns the cause of a failed call, without the text that gRPC adds, such as the name of the status code. The
+// CleanError returns the cause of a failed call, without the text that gRPC adds, such as the name of the status code. The
 // parameter limit is the timeout of the call, which the new error names if there was no answer.
-func Readable(err error, limit time.Duration) error {
+func CleanError(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {
 		return err

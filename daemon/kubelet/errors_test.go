@@ -32,7 +32,7 @@ func TestReadable(t *testing.T) {
 		},
 		{status.Error(codes.Unavailable, `connection error: desc = broken`), "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"},
 	} {
-		got := kubelet.Readable(c.err, 5*time.Second)
+		got := kubelet.CleanError(c.err, 5*time.Second)
 		if got.Error() != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}

@@ -25,7 +25,7 @@ func FuzzCheckpoint(f *testing.F) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		remembered, err := kubelet.Remembered(dir)
+		remembered, err := kubelet.CheckpointDevices(dir)
 		owners, ownersErr := kubelet.Owners(dir)
 		if (err == nil) != (ownersErr == nil) {
 			t.Fatalf("%q: %v, %v", text, err, ownersErr)

@@ -99,7 +99,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	if err != nil {
 		return a, err
 	}
-	h.Pods, a.Kubelet, a.Written, a.Booked = listed, In(h.Dir), written, saved
+	h.Pods, a.Kubelet, a.Written, a.Booked = listed, Identify(h.Dir), written, saved
 	a.Holdings = make(map[string]Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered
@@ -142,14 +142,14 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("query %s: %w", h.Socket, Readable(err, podResourcesLimit))
+		return nil, fmt.Errorf("query %s: %w", h.Socket, CleanError(err, podResourcesLimit))
 	}
 	return podsOf(answer), nil
 }
 
-// In identifies the kubelet process that created kubelet.sock in a directory. The text is derived from the socket, because each
-// kubelet process creates a new one, and is "" if there is no socket.
-func In(dir string) string {
+// Identify returns a text that identifies the kubelet process that created kubelet.sock in a directory. The text is derived
+// from the socket, because each kubelet process creates a new socket. If there is no socket, the text is "".
+func Identify(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {
 		return ""

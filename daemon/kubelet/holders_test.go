@@ -188,14 +188,14 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 
 func TestRemembered(t *testing.T) {
 	dir := t.TempDir()
-	if devices, err := kubelet.Remembered(dir); len(devices) != 0 || err != nil {
+	if devices, err := kubelet.CheckpointDevices(dir); len(devices) != 0 || err != nil {
 		t.Errorf("without a checkpoint: %v, %v", devices, err)
 	}
 	file := filepath.Join(dir, "kubelet_internal_checkpoint")
 	if err := os.WriteFile(file, []byte(written), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	devices, err := kubelet.Remembered(dir)
+	devices, err := kubelet.CheckpointDevices(dir)
 	want := map[string]kubelet.Known{
 		"a1": {NUMANode: -1, As: []string{"a1"}, Pods: []string{"u1"}}, "a2": {NUMANode: 1, As: []string{"a2"}, Pods: []string{"u1"}},
 	}
@@ -205,7 +205,7 @@ func TestRemembered(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kubelet.Remembered(dir); err == nil || !strings.Contains(err.Error(), file) {
+	if _, err := kubelet.CheckpointDevices(dir); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }

@@ -68,7 +68,7 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 		return nil, fmt.Errorf("query %s: %w", socket, ErrNotCounted)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("query %s: %w", socket, Readable(err, podResourcesLimit))
+		return nil, fmt.Errorf("query %s: %w", socket, CleanError(err, podResourcesLimit))
 	}
 	ids := make(map[string][]string)
 	for _, d := range answer.GetDevices() {

@@ -23,8 +23,8 @@ import (
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, pick also
-// returns the IDs that the kubelet used. If a device is unhealthy, pick returns an error. With the flag "again", mayRestart
-// decides about an unhealthy device.
+// returns the IDs that the kubelet used. If a device is unhealthy, pick returns an error. If the parameter "again" is true,
+// mayRestart decides whether an unhealthy device causes this error.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {

@@ -68,7 +68,7 @@ type conflict struct {
 	hold         *hold             // nil if the resource is not held back
 }
 
-// hold holds the facts about the other plugin while the resource is held back.
+// hold contains what the endpoint knows about the other plugin while the resource is held back.
 type hold struct {
 	kubelet identity
 	// restarted is set if the kubelet has restarted and has not counted devices of the other plugin since then.

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A plugin binds its socket before it listens, so a new socket may refuse connections. A plugin is considered ended after
-// its socket has refused peerTries connections, with peerPause between them.
+// A plugin binds its socket before it listens, so a new socket may refuse connections. metalplugd concludes that a plugin has
+// ended after its socket has refused peerTries connections, with peerPause between them.
 const (
 	peerTries = 10
 	peerPause = 10 * time.Millisecond

@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// registration holds the facts that an endpoint knows about the kubelet, for use in the goroutine of Run.
+// registration contains what an endpoint knows about the kubelet. Only the goroutine of Run uses it.
 type registration struct {
 	begun time.Time // when Run began, which is after the end of any earlier endpoint
 	seen  identity  // the current kubelet.sock
@@ -148,7 +148,7 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 		Options:      options(),
 	})
 	if err != nil {
-		return kubelet.Readable(err, registerLimit)
+		return kubelet.CleanError(err, registerLimit)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 					"so %d devices are not offered; use fewer shares or a narrower match", listSize, left))
 			}
 			full = left > 0
-			s.streams.sending(st, sentList{offer.Listed, anyHealthy(list), s.checkpoint()})
+			s.streams.recordSending(st, sentList{offer.Listed, anyHealthy(list), s.checkpoint()})
 			if err := kubelet.Send(list); err != nil {
 				return err
 			}
@@ -135,7 +135,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		}
 	}
 	s.noteAsked()
-	s.Inventory.Allocated(held, kubelet.In(s.Dir))
+	s.Inventory.Allocated(held, kubelet.Identify(s.Dir))
 	s.Allocated(given)
 	s.Metrics.Answered(s.Resource.Name, "Allocate", nil)
 	return resp, nil
@@ -184,7 +184,7 @@ func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
 	s.Metrics.Answered(s.Resource.Name, call, err)
 	if call == "Allocate" {
-		s.Inventory.Allocated(nil, kubelet.In(s.Dir))
+		s.Inventory.Allocated(nil, kubelet.Identify(s.Dir))
 	}
 	if errors.Is(err, errUnknown) { // the ID is from another plugin's list, but the kubelet calls this endpoint
 		s.noteAsked()

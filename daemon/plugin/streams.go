@@ -118,8 +118,8 @@ func (s *streams) sendState() (round int, send bool) {
 	return s.round, !s.silent
 }
 
-// sending records a list that is about to be sent on the kubelet's stream. Streams of other clients do not count.
-func (s *streams) sending(st *stream, list sentList) {
+// recordSending records a list that is about to be sent on the kubelet's stream. Streams of other clients do not count.
+func (s *streams) recordSending(st *stream, list sentList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st.client == s.kubelet {

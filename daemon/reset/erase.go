@@ -124,7 +124,7 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 	if err := t.checkIdentity(); err != nil {
 		return nil, err
 	}
-	if before == "" || t.unreadable(c) {
+	if before == "" || t.isUnreadable(c) {
 		return nil, nil
 	}
 	s, err := c.surfaceOf(ctx, seedIn(before))

@@ -223,9 +223,9 @@ func (d drive) readSanitizeState() (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable reports whether a disk cannot be read because a sanitize operation is running or has failed. If the request does
+// isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed. If the request does
 // not ask for a sanitize operation, the result is always false.
-func (t *task) unreadable(c *claim) bool {
+func (t *task) isUnreadable(c *claim) bool {
 	if t.Scrub != "sanitize" {
 		return false
 	}

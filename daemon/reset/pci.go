@@ -132,8 +132,8 @@ func (f function) scope(methods string) (hit []function) {
 }
 
 // checkNetwork returns an error if the function has a network interface, which the reset of a function would stop, or if
-// checkNetwork cannot list the function's directories. checkNetwork checks nothing but whether a directory "net" exists. Each
-// mount of sysfs shows this directory, but the directory contains only the interfaces in the mount's network namespace
+// checkNetwork cannot list the function's directories. checkNetwork only checks whether a directory "net" exists. Each mount of
+// sysfs shows this directory, but the directory contains only the interfaces in the mount's network namespace
 // (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a
 // virtio device or a device on the auxiliary bus.
 func (f function) checkNetwork(reset function) error {

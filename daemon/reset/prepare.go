@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare checks the device. Then prepare resets the device and erases the disk, if the request names a method for this.
+// prepare checks the device. Then prepare resets the device and erases the disk, if the request contains a method for this.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -108,7 +108,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	if t.Scrub != "" && t.Uint(c.sysPath, "ro") != 0 {
 		return "", errorf(Refused, "%s is read-only", c.Name())
 	}
-	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.unreadable(c) {
+	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.isUnreadable(c) {
 		return "", nil
 	}
 	s, err := c.surfaceOf(ctx, c.seed(t.Fingerprint))

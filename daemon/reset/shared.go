@@ -3,8 +3,8 @@
 package reset
 
 // Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can access the
-// namespaces of a dual-port drive, a drive with virtual functions, or a drive on a network. This kernel knows only its own
-// controllers, so the helper asks the drive about all other controllers.
+// namespaces of a dual-port drive, a drive with virtual functions, or a drive on a network. The kernel of this node knows only
+// the controllers that it drives itself, so the helper asks the drive about all other controllers.
 //
 // The sources are Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report in the NVM Express Base Specification 2.0. In Linux
 // 6.12, the block layer has no ioctl that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the same

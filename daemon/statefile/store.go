@@ -105,8 +105,8 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 	liveness.Poke(s.saved)
 }
 
-// Unkept returns the error from the last attempt to write, or nil if the attempt succeeded. Unkept does not block.
-func (s *Store) Unkept() error { return *cmp.Or(s.unkept.Load(), new(error)) }
+// WriteError returns the error from the last attempt to write, or nil if the attempt succeeded. WriteError does not block.
+func (s *Store) WriteError() error { return *cmp.Or(s.unkept.Load(), new(error)) }
 
 // Flush waits until all states that were passed to Save earlier are on disk. An error comes from the write or from ctx.
 func (s *Store) Flush(ctx context.Context) error {
@@ -150,7 +150,7 @@ func (s *Store) writeAll() {
 		if unwritten != nil {
 			err = s.write(*unwritten)
 		}
-		switch last := s.Unkept(); {
+		switch last := s.WriteError(); {
 		case err == nil && last != nil:
 			s.log.Info("state saved again")
 			fallthrough

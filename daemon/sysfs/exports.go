@@ -13,8 +13,8 @@ package sysfs
 //
 // A target opens its disk by a name in the mount namespace of the process that configured the target. The name may be a link, or
 // a node created by mknod, so only the device number is reliable. metalplug's units may not trace process 1, so they cannot look
-// below /proc/1/root (proc_pid_get_link). If the name does not exist in our mount namespace, it may be a link to any disk.
-// metalplug then treats all disks as exported, except those that the target cannot have open (see [reach]).
+// below /proc/1/root (proc_pid_get_link). If the name does not exist in the mount namespace of this process, it may be a link to
+// any disk. metalplug then treats all disks as exported, except those that the target cannot have open (see [reach]).
 
 import (
 	"cmp"
@@ -35,7 +35,7 @@ type export struct {
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or "/dev/nvme0" for passthrough
 	number string // number of the open block device, such as "8:16", or empty if unknown; takes precedence over the name
 	scsi   string // address of the SCSI device that receives the commands, such as "2:0:1:3", or empty if unknown
-	reach  reach  // the devices that may be open if the name does not exist in our mount namespace
+	reach  reach  // the devices that may be open if the name does not exist in the mount namespace of this process
 }
 
 // reach describes which devices a target may have open if metalplug cannot find the name that the target opened.
@@ -44,7 +44,7 @@ type reach int
 const (
 	anyDisk       reach = iota
 	anyController       // any NVMe controller
-	noDisk              // a regular file, or a disk that the target has open exclusively, so that our exclusive open fails
+	noDisk              // a regular file, or a disk that the target has open exclusively, so that an exclusive open by metalplug fails
 )
 
 // checkExports checks whether a kernel target has a disk open, either directly or through its generic node or a controller.

@@ -90,9 +90,8 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// Some users of a device may soon close the device. waitForUsers repeats the function "look" while it finds such users. For
-// example, udev and metalplugd open a disk for a moment after every change, and the sandbox of a pod ends some time after the
-// containers.
+// waitForUsers repeats the function "look" while it finds users that may soon close the device. For example, udev and metalplugd
+// open a disk for a moment after every change, and the sandbox of a pod ends some time after the containers.
 func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// adoptScrub is the erase method for an adopted disk if neither the operator nor the resource names one.
+	// adoptScrub is the erase method for an adopted disk if neither the operator nor the resource specifies a method.
 	adoptScrub = "zero"
 	// maxOrderTime limits one attempt to carry out an operator's order. Overwriting a large disk may take a day.
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds. If the change o names an erase method, ByHand erases the device instead. In a dry
-// run, ByHand makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the result of the work, or until ctx
-// ends. The error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
+// ByHand resets a device that no pod holds. If o contains an erase method, ByHand erases the device instead. In a dry run, ByHand
+// makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the result of the work, or until ctx ends. The
+// error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is simulated from a recording", id, ErrUnfit)
@@ -103,11 +103,11 @@ func (j *job) doOrder(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If the change o
-// names no erase method, metalplug uses the method of the resource. If the resource has no method, metalplug uses adoptScrub.
-// Adopt returns once the order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks
-// whether the order is possible, but does not record the order. The result note tells the operator what metalplug will do, or why
-// nothing is to be done. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If o contains no
+// erase method, metalplug uses the method of the resource. If the resource has no method, metalplug uses adoptScrub. Adopt
+// returns once the order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the
+// order is possible, but does not record the order. The result note tells the operator what metalplug will do, or why nothing is
+// to be done. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -165,7 +165,7 @@ func (j *job) checkAdoptable() error {
 	case j.policy.sharesUse():
 		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
-		return fmt.Errorf("%w: the disk has no wwid or serial number, so another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
+		return fmt.Errorf("%w: the disk has no wwid or serial number, so another disk could be mistaken for it; %s", ErrUnfit, verdict.Remedy(j.Device.ID, j.Target))
 	case j.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
 	}

@@ -175,7 +175,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	if now := snapshot.Find(id); w.Erase && now != nil && now.Cordon != nil {
 		return p, fmt.Errorf("%s: %w: the disk is cordoned; to erase the disk, run \"metalplugctl uncordon %[1]s\"", id, ErrBusy)
 	}
-	if p, err = j.touch(ctx, w); err != nil {
+	if p, err = j.askHelper(ctx, w); err != nil {
 		return p, err
 	}
 	if w.Content == lease.Unused && p.Size != j.Evidence.Size { // the evidence does not cover the new part of the disk

@@ -47,7 +47,7 @@ func (j *job) read(ctx context.Context) error {
 	case err != nil && found.Read <= from.Read:
 		why := fmt.Sprintf("the read fails at byte %d: %v", from.Read, err)
 		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
-			why += "; " + verdict.Way(id, j.Target)
+			why += "; " + verdict.Remedy(id, j.Target)
 		}
 		j.Inventory.Delayed(id, why)
 		return fmt.Errorf("%s: read at byte %d: %w", id, from.Read, err)

@@ -72,7 +72,7 @@ func (j *job) restore(ctx context.Context) error {
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()
-	p, err := j.touch(limited, todo)
+	p, err := j.askHelper(limited, todo)
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// touch asks the helper to do the given work on the device with the configured methods.
-func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
+// askHelper asks the helper to do the given work on the device with the configured methods.
+func (j *job) askHelper(ctx context.Context, todo lease.Work) (p device.Report, err error) {
 	w := device.Work{Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, ByHand: todo.ByHand}
 	w.Blank = todo.Content == lease.Blank || todo.Content == lease.Unused
 	if todo.Reset {

@@ -52,8 +52,8 @@ func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
 
 func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
 
-// An order of the operator may have failed. repeatsOrder reports whether the clean-up of a released device repeats the work of
-// this order. repeatsOrder returns true if no order has failed.
+// repeatsOrder reports whether the clean-up of a released device includes the work of the operator's order that has failed. If no
+// order has failed, repeatsOrder returns true.
 func (p policy) repeatsOrder(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -110,7 +110,7 @@ func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e aud
 	t.Audit.Note(e)
 }
 
-// Until ctx ends, Run works on devices that were released, or that must be prepared before they are offered for the first time.
+// Run works on devices that were released, or that must be prepared before they are offered for the first time, until ctx ends.
 // Each device with pending work has one worker, which repeats the work until it succeeds. Run waits for the workers.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()

@@ -29,7 +29,7 @@ func (f *Facts) Evident() bool {
 
 // Offerable reports whether a device without a tenant can be offered. The device must need no evidence or have complete evidence,
 // unless its last tenant's data is erased before the next container starts.
-func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.isProven() }
+func (f *Facts) Offerable() bool { return !f.Evident() || f.OfferedWithData() || f.isProven() }
 
 // Complete reports whether the evidence about a disk is complete. Complete ignores the processes that have the disk open.
 func (f *Facts) Complete() bool {
@@ -60,7 +60,7 @@ func (f *Facts) Unused() bool {
 // repeats the work.
 func (f *Facts) Readable() bool {
 	v := f.Disk.Evidence
-	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && f.Disk.Presence != "" && !f.Spared() &&
+	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && f.Disk.Presence != "" && !f.OfferedWithData() &&
 		(v == nil || v.Kind == "") && (f.Lease.Failure == "" || !f.Offered)
 }
 
@@ -100,7 +100,7 @@ func (f *Facts) missingEvidence() error {
 	case offer != nil && v.Proves(f.Disk.Presence):
 		return fmt.Errorf("%w: %s, which the disk no longer has; run \"udevadm trigger %s\" if this persists", device.ErrUnproven, Content(offer), d.SysPath)
 	case offer != nil:
-		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, Content(offer), Way(d.ID, f.Seen.Target))
+		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, Content(offer), Remedy(d.ID, f.Seen.Target))
 	case f.isProven():
 		return nil
 	case f.Delay != "" && (v.Kind != "" || v.Found == ""):
@@ -108,7 +108,7 @@ func (f *Facts) missingEvidence() error {
 	case v.Kind != "":
 		return fmt.Errorf("%w: being checked", device.ErrUnproven)
 	case v.Found != "":
-		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, v.Found, Way(d.ID, f.Seen.Target))
+		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, v.Found, Remedy(d.ID, f.Seen.Target))
 	}
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
@@ -119,9 +119,9 @@ func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
+// Remedy returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
 // identity must be reset instead, because an adoption would also apply to another disk in its place.
-func Way(id string, target *device.Target) string {
+func Remedy(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers the disk", id)
 	}

@@ -79,16 +79,16 @@ const BeingCleared = "being cleared after the last pod"
 // therefore enters the list of its own resource before it can join a bundle.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
-	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
+	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.NeedsClearing()) {
 		return errors.New(f.Aside)
 	}
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data can leave its device list or its bundle before the data is erased. The disk
-// can leave if the data is in any case erased before the next container starts.
-func (f *Facts) Parting() bool {
-	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
+// CanLeave reports whether a disk with a tenant's data can leave its device list or its bundle before the data is erased. The
+// disk can leave if the data is in any case erased before the next container starts.
+func (f *Facts) CanLeave() bool {
+	return f.Aside != "" && f.OfferedWithData() && !f.NeedsClearing() && f.Unusable() == nil
 }
 
 // Unusable is like [Facts.Unfit], but ignores bundles.
@@ -113,7 +113,7 @@ func (f *Facts) Unusable() error {
 // missingProof describes the evidence that is missing before a disk without a tenant can be offered, or returns nil.
 func (f *Facts) missingProof() error {
 	switch {
-	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:
+	case f.Lease.Held(), !f.Evident(), f.OfferedWithData() && f.Same:
 		return nil
 	case f.Lease.Used && f.Offered: // [Facts.pendingReason] returns the reason
 		return nil
@@ -123,8 +123,9 @@ func (f *Facts) missingProof() error {
 	return f.missingEvidence()
 }
 
-// Spared reports whether a disk is offered in spite of a tenant's data, which is erased before the next container starts.
-func (f *Facts) Spared() bool {
+// OfferedWithData reports whether a disk is offered in spite of a tenant's data, which is erased before the next container
+// starts.
+func (f *Facts) OfferedWithData() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
@@ -132,14 +133,14 @@ func (f *Facts) Spared() bool {
 // isErasable reports whether a tenant's data is the only reason for not offering the disk, and will be erased before another
 // tenant can read the data.
 func (f *Facts) isErasable() bool {
-	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
+	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.OfferedWithData() && (f.Lease.Used || f.Same)
 }
 
-// Uncleared reports whether the device must still be cleared before another tenant gets it.
-func (f *Facts) Uncleared() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
+// NeedsClearing reports whether the device must still be cleared before another tenant gets it.
+func (f *Facts) NeedsClearing() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
 
-// Sick returns the faults of the hardware from the last inspection, events and counters.
-func (f *Facts) Sick() string {
+// HardwareFaults returns the faults of the hardware from the last inspection, events and counters.
+func (f *Facts) HardwareFaults() string {
 	inspected := ""
 	switch {
 	case f.Faults.Stuck > 0:
@@ -171,11 +172,11 @@ func (f *Facts) pendingReason() string {
 		return ""
 	case f.Lease.Used && f.Delay != "":
 		return "the pod has ended, but " + f.Delay
-	case f.Uncleared() && f.Cordon != "":
+	case f.NeedsClearing() && f.Cordon != "":
 		return "to be cleared once an operator uncordons the device"
-	case f.Uncleared():
+	case f.NeedsClearing():
 		return BeingCleared
-	case f.Lease.Used && f.Evident() && !f.Spared():
+	case f.Lease.Used && f.Evident() && !f.OfferedWithData():
 		return fmt.Sprintf("%v: %s", device.ErrUnproven, lastPodEnded)
 	case f.Init() != "":
 		return cmp.Or(f.Uninit, "being initialised")
@@ -200,21 +201,21 @@ func (f *Facts) Verdict() Verdict {
 		v.Reserved = f.Seen.Offer.Error()
 	}
 	switch {
-	case f.Uncleared():
+	case f.NeedsClearing():
 		v.Barred = BeingCleared
 	case !f.isErasable():
 		v.Barred = v.Reserved
 	}
 	switch {
 	case unfit != nil && f.Unusable() == nil: // the device is in no bundle, perhaps because of its own fault
-		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
-	case f.Uncleared() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer):
+		v.Reason = cmp.Or(f.HardwareFaults(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
+	case f.NeedsClearing() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer):
 		v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is erased
 	case unfit != nil:
 		v.Reason = unfit.Error()
 	default:
 		v.Warning = join(f.Seen.Warning, f.Faults.Warnings)
-		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, f.pendingReason())
+		v.Reason = cmp.Or(f.HardwareFaults(), f.Faults.Flapping, f.Lease.Failure, f.pendingReason())
 		v.Healthy = v.Reason == ""
 	}
 	if f.Frozen != nil {
@@ -223,8 +224,9 @@ func (f *Facts) Verdict() Verdict {
 	return v
 }
 
-// Restrained returns the verdict v after taking into account metalplug's own work, bundles, claims and the operator's cordon.
-func (f *Facts) Restrained(v Verdict) Verdict {
+// Restrict returns the verdict v with the restrictions that follow from metalplug's own work, bundles, claims and the operator's
+// cordon.
+func (f *Facts) Restrict(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package sockets returns the sockets that systemd passes to the daemon. The package is separate from package systemd because
-// go-systemd/activation links TLS, which no helper needs.
+// go-systemd/activation depends on TLS, which no helper needs.
 package sockets
 
 import (

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units runs systemd units. Only metalplug-unit imports it, because it links D-Bus.
+// Package units runs systemd units. Only metalplug-unit imports this package, because the package adds a D-Bus client to the
+// program.
 package units
 
 import (
