@@ -120,7 +120,7 @@ func (s setup) run() (*parts, error) {
 
 // remembered returns the content of the checkpoint, if it is readable.
 func (s setup) remembered() map[string]map[string]real.Known {
-	devices, err := real.Remembered(s.dir)
+	devices, err := real.CheckpointDevices(s.dir)
 	if err != nil {
 		s.log.Warn("kubelet checkpoint not read", "err", err)
 	}
