@@ -113,7 +113,7 @@ func (h *helpers) holders(_ context.Context, nodes []string) ([]device.Holder, e
 	var all []device.Holder
 	for _, node := range nodes {
 		if pod := h.open[path.Base(node)]; pod != "" {
-			all = append(all, device.Holder{PID: 7, Command: "dd", Node: node, PodUID: strings.TrimPrefix(pod, "host")})
+			all = append(all, device.Holder{PID: 7, Command: "dd", PodUID: strings.TrimPrefix(pod, "host")})
 		}
 	}
 	if h.unread != "" {

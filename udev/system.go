@@ -77,9 +77,13 @@ func (s *System) Close() error {
 // events.
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
-// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. Enumerate reads all of
-// sysfs and udev's database, which takes about 0.1 ms for each device. Enumerate omits devices that vanish while it reads.
-func (s *System) Enumerate() ([]Device, error) {
+// Enumerate calls the function [Enumerate].
+func (s *System) Enumerate() ([]Device, error) { return Enumerate() }
+
+// Enumerate returns all devices of this machine that have a subsystem, including those that udevd has not processed yet. Enumerate
+// reads all of sysfs and udev's database, which takes about 0.1 ms for each device. Enumerate omits devices that vanish while it
+// reads.
+func Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
 		return nil, fmt.Errorf("enumerate udev devices: %w", err)

@@ -53,7 +53,7 @@ func (d *drives) touch() *device.Touch {
 			defer d.mu.Unlock()
 			for _, node := range nodes {
 				if path.Base(node) == d.open {
-					all = append(all, device.Holder{PID: 7, Command: "fio", Node: node})
+					all = append(all, device.Holder{PID: 7, Command: "fio"})
 				}
 			}
 			return all, nil

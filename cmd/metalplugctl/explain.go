@@ -38,15 +38,11 @@ type matchedDevice struct {
 // matchResources assigns all devices to the resources, in the order of the configuration. The devices are those of the node or of
 // the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
-	source, host, done, err := hardware(c)
+	devices, host, done, err := hardware(c)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer done()
-	devices, err := source.Enumerate()
-	if err != nil {
-		return nil, nil, err
-	}
 	rules := c.Rules()
 	all = make([]resourceMatch, len(rules))
 	for i, r := range rules {

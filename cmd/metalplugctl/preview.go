@@ -131,21 +131,19 @@ func (p *preview) machine(recorded string) error {
 	return err
 }
 
-// hardware opens the source of devices that a configuration selects. The result "done" is a function that removes the temporary
-// files.
-func hardware(c config.Config) (source udev.Source, h *device.Host, done func(), err error) {
-	if file := c.Hardware.Recording; file != "" {
-		s, err := recording.Open(file)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		return s, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, nil
+// hardware returns the devices from the source that a configuration selects. The result "done" is a function that removes the
+// temporary files.
+func hardware(c config.Config) (devices []udev.Device, h *device.Host, done func(), err error) {
+	if c.Hardware.Recording == "" {
+		devices, err = udev.Enumerate()
+		return devices, &device.Host{Tree: sysfsOf(c)}, func() {}, err
 	}
-	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc, Cgroup: c.Paths.Cgroup})
+	s, err := recording.Open(c.Hardware.Recording)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return s, &device.Host{Tree: sysfsOf(c)}, func() { s.Close() }, nil
+	devices, err = s.Enumerate()
+	return devices, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, err
 }
 
 // sysfsOf returns the file tree with the mount points from a configuration.

@@ -33,12 +33,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 			c = config.Default()
 			c.Files = files
 		}
-		source, err := udev.Open(udev.Options{Proc: c.Paths.Proc})
-		if err != nil {
-			return err
-		}
-		defer source.Close()
-		devices, err := source.Enumerate()
+		devices, err := udev.Enumerate()
 		if err != nil {
 			return err
 		}

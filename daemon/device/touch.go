@@ -145,9 +145,8 @@ type Attribute struct {
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
-	Node    string // the requested host path
 	PodUID  string // UID of the pod that the process belongs to, or empty for a process of this host
-	Unread  string // why the processes of the pod could not be inspected, or empty for a process that has Node open
+	Unread  string // why the processes of the pod could not be inspected, or empty for a process that has a node open
 }
 
 // Report is a helper's answer to a request about a device.

@@ -280,7 +280,7 @@ func TestHolding(t *testing.T) {
 			[]string{"/dev/null", "/dev/zero"},
 			`{"nodes":["c 1:3","c 1:5"]}`,
 			[]device.Holder{
-				{PID: 7, Command: "dd", Node: "/dev/null", PodUID: "pod-a"}, {PID: 8, Command: "cat", Node: "/dev/zero"},
+				{PID: 7, Command: "dd", PodUID: "pod-a"}, {PID: 8, Command: "cat"},
 			},
 			"",
 		},

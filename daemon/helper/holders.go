@@ -20,7 +20,6 @@ import (
 // contains all its nodes. askHolders first waits until metalplug-reset has finished its work on these devices, because
 // metalplug-reset may itself have a disk open.
 func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holder, error) {
-	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
 	var numbers []cgroup.Number
 	var ours []string
 	for _, path := range nodes {
@@ -32,13 +31,7 @@ func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holde
 		if err != nil {
 			return nil, err
 		}
-		for _, n := range all {
-			if paths[n] == nil {
-				numbers = append(numbers, n)
-			}
-			paths[n] = append(paths[n], path)
-		}
-		ours = append(ours, at...)
+		numbers, ours = append(numbers, all...), append(ours, at...)
 	}
 	release, err := h.claimAll(ctx, ours)
 	if err != nil {
@@ -51,8 +44,8 @@ func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holde
 	}
 	var holders []device.Holder
 	for _, holder := range answer.Holders {
-		for _, path := range paths[holder.Number] {
-			holders = append(holders, device.Holder{PID: holder.PID, Command: holder.Comm, Node: path, PodUID: holder.PodUID})
+		if slices.Contains(numbers, holder.Number) { // the answer also contains the holders for other callers
+			holders = append(holders, device.Holder{PID: holder.PID, Command: holder.Comm, PodUID: holder.PodUID})
 		}
 	}
 	for _, u := range answer.Unread {

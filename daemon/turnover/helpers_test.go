@@ -243,7 +243,7 @@ func (h *helpers) holders(ctx context.Context, nodes []string) (all []device.Hol
 	defer h.mu.Unlock()
 	for _, node := range nodes {
 		for _, pod := range h.open[path.Base(node)] {
-			all = append(all, device.Holder{PID: 7, Command: "dd", Node: node, PodUID: strings.TrimPrefix(pod, "host")})
+			all = append(all, device.Holder{PID: 7, Command: "dd", PodUID: strings.TrimPrefix(pod, "host")})
 		}
 	}
 	return append(all, h.unread...), nil

@@ -323,7 +323,7 @@ func (h *hardware) holders(_ context.Context, nodes []string) ([]device.Holder, 
 	for _, node := range nodes {
 		for _, d := range h.disks {
 			if d.user != "" && path.Base(node) == path.Base(d.sysPath()) && d.slot > 0 {
-				all = append(all, device.Holder{PID: 1000, Command: "app", Node: node, PodUID: d.user})
+				all = append(all, device.Holder{PID: 1000, Command: "app", PodUID: d.user})
 			}
 		}
 	}

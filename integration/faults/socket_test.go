@@ -69,11 +69,11 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 
 // holders requests which processes have disks open, by device number. The nodes of the disks do not exist on this
 // machine, where the daemon would look for them.
-func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
+func (i *impostor) holders(ctx context.Context, _ []string) (all []device.Holder, err error) {
 	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: i.file}}
 	answer, err := client.Holders(ctx, func() []cgroup.Number { return []cgroup.Number{{Block: true, Major: 259, Minor: 1}} })
 	for _, h := range answer.Holders {
-		all = append(all, device.Holder{PID: h.PID, Command: h.Comm, Node: nodes[0], PodUID: h.PodUID})
+		all = append(all, device.Holder{PID: h.PID, Command: h.Comm, PodUID: h.PodUID})
 	}
 	return all, err
 }
