@@ -2,7 +2,7 @@
 
 // Package cgroup finds the processes that hold a device node, and watches for the removal of pods' cgroups.
 //
-// The package identifies a pod by the UID that the kubelet puts into cgroup names. The package changes no cgroup.
+// The package identifies a pod by the UID that the kubelet puts into cgroup names. The package does not change cgroups.
 package cgroup
 
 import "strings"

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the number of the device, which may be virtual, that contains a file system.
+// device is the number of the device that contains a file system. The device may be virtual.
 type device struct{ major, minor uint32 }
 
 // file identifies a mapped file by its device and inode, as /proc/PID/maps does.

@@ -96,7 +96,7 @@ func (a Answer) Err(pods ...string) error {
 // pods is limited, except for privileged pods. If a pod takes longer, Holders adds its remaining processes to [Answer].Unread. If
 // a file cannot be inspected, for example a file on another user's FUSE mount, the result depends on the type and options of the
 // mount. A query about a process that is stuck in the kernel blocks a thread of the caller, perhaps forever. Therefore, call
-// Holders in a separate process that may hang.
+// Holders in a separate process, so that the rest of the caller does not hang.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. If a pod
 // starts processes all the time, Holders adds the pod to [Answer].Unread. Holders never adds the host for this reason. Holders

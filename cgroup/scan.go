@@ -36,8 +36,9 @@ const (
 	// time maxTime, the limit is share again, so that other pods are still read. The limits apply to elapsed time and not to CPU
 	// time, because a scan spends much of its time in the pauses between passes.
 	share, maxTime = 100 * time.Millisecond, 1500 * time.Millisecond
-	// maxProcesses limits the list of processes, which takes about 110 bytes for each process. maxThreads limits the list of a
-	// process's threads. With the default value of vm.max_map_count, a process cannot have more than 32,765 threads.
+	// maxProcesses limits the number of processes in the list. The list takes about 110 bytes for each process. maxThreads limits
+	// the list of a process's threads. With the default value of vm.max_map_count, a process cannot have more than 32,765
+	// threads.
 	maxProcesses, maxThreads = 1 << 18, 1 << 16
 	// maxFiles limits the number of mapped files whose device numbers are stored. Each file takes about 40 bytes.
 	maxFiles = 1 << 17
@@ -250,7 +251,7 @@ func (s *scan) limit(o *owner) time.Time {
 
 // giveUp abandons the current process if the reader has made no progress within the time patience. If giveUp has done so, the
 // result "stuck" is true. The result "rest" contains the processes that the reader has not read yet. giveUp marks the current
-// process as unread, and the scan then reads no other process of the same pod. If a file on a network file system may be the
+// process as unread, and the scan then skips all other processes of the same pod. If a file on a network file system may be the
 // cause, giveUp instead makes the process the first in rest. The scan then reads the process again, but without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
@@ -344,8 +345,8 @@ func (r *reader) add(p *scanner, podUID string, held map[Number]bool, err error,
 	return true
 }
 
-// markUnread marks a process as unread. If the process is stuck or the time limit is exceeded, the scan reads no other process of
-// the same pod. The caller must hold the lock.
+// markUnread marks a process as unread. If the process is stuck or the time limit is exceeded, the scan skips all other processes
+// of the same pod. The caller must hold the lock.
 func (s *scan) markUnread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)

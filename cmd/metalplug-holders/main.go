@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command metalplug-holders reports to metalplugd which processes have device nodes open. The standard input of the command is a
-// seqpacket socket. The command reads one request from this socket, sends the answer, and exits. The command opens no device. The
-// command needs CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE.
+// seqpacket socket. The command reads one request from this socket, sends the answer, and exits. The command does not open
+// devices. The command needs CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE.
 package main
 
 import (

@@ -155,8 +155,8 @@ func describeChange(d api.ChangedDevice) string {
 }
 
 // mayErase shows the device to erase, and asks the operator to type the device ID. If the parameter "yes" is true, the name must
-// itself be the ID, because any other name may belong to another disk after a reboot. mayErase asks no question if metalplugd
-// would refuse the erasure, or if there is nothing to erase.
+// itself be the ID, because any other name may belong to another disk after a reboot. mayErase does not ask if metalplugd would
+// refuse the erasure, or if there is nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return wrapError(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))

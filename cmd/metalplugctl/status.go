@@ -95,7 +95,8 @@ func (s *screen) writeRegistrations(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// writeComplaints writes the reasons why resources are held back or not connected, but no reason twice.
+// writeComplaints writes the reasons why resources are held back or not connected. If several resources have the same reason,
+// writeComplaints writes it only once.
 func (s *screen) writeComplaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {

@@ -153,16 +153,16 @@ func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Take
 // ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
 type ResourceReset struct {
 	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. In three cases, auto has no effect, and
-	// Method is [None]: Shares is more than 1, AllowInUse is set, or the class's drivers do not survive a reset.
+	// Method is [None]: Shares is more than 1, AllowInUse is set, or the class's drivers would stop working after a reset.
 	Method string
 	// Scrub is the method that erases a disk between two pods: none, discard, zero, format, crypto-erase or sanitize. The default
 	// is none. A file must set this key for a resource that offers disks.
 	Scrub string
 	// When is the time of the work: [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s. For an erasure after a release, and for every erasure with
-	// DRA, the default is 1 h. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout applies only to the
-	// release, and the work before a start must end within 25 s.
+	// Timeout is the maximum duration of a reset and erasure. The default is 20 s. For an erasure after a release, and for every
+	// erasure with DRA, the default is 1 h. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout
+	// applies only to the release, and the work before a start must end within 25 s.
 	Timeout time.Duration
 	// ScrubUnset is true for a resource of class node for which no file sets a scrub. metalplug does not offer disks that match a
 	// resource with ScrubUnset.

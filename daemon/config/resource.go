@@ -27,8 +27,8 @@ const (
 // abilities lists the reset methods and the erase methods that a class supports, without the value none.
 type abilities struct{ methods, scrubs []string }
 
-// classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the
-// class. The helper refuses a method if the device's driver would not survive it.
+// classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the class.
+// The helper refuses a method if the device's driver would stop working after such a reset.
 var classAbilities = map[string]abilities{
 	device.GPUName:        {methods: []string{"pci", "vfio"}},
 	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}},

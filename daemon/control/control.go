@@ -3,11 +3,11 @@
 // Package control serves the control socket. The socket shows the state and the events of metalplugd, and lets an
 // operator change devices. The protocol is JSON over HTTP/1.1 on a unix socket.
 //
-// Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change
-// devices. No client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same
-// time. The server takes each answer from an immutable snapshot. The server disconnects a client that neither sends nor reads in
-// time. The server queues no events. A client that follows the events gets the changes since the last snapshot that was sent to
-// it. A client that reads slowly gets fewer and later events. An additional event reports that events are missing.
+// Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change devices. No
+// client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. The server
+// takes each answer from an immutable snapshot. The server disconnects a client that neither sends nor reads in time. The server
+// does not queue events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client
+// that reads slowly gets fewer and later events. An additional event reports that events are missing.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //

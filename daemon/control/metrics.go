@@ -140,7 +140,7 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )
 
-// Describe sends no metrics, so that the registry accepts all metrics that Collect sends.
+// Describe does not send any metrics, so that the registry accepts all metrics that Collect sends.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of the present state.

@@ -43,12 +43,13 @@ var FPGA = Class{
 	Name: FPGAName,
 	Doc:  "FPGA accelerators: ports of DFL cards, and Xilinx cards with XRT or xdma",
 	Match: []udev.Match{
-		// The subsystem of a port is the platform bus. The match names no driver, because the driver may not be bound yet.
+		// The subsystem of a port is the platform bus. The match does not contain a driver, because the driver may not be bound
+		// yet.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
-	// An event of the management function must lead to an inspection of the card, which a sibling of this function represents in
-	// sysfs.
+	// A Xilinx card has two PCI functions, and the user function represents the card. Wakes therefore selects the events of the
+	// management function, so that they also lead to an inspection of the card.
 	Wakes: []udev.Match{{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xclmgmt"}}},
 	Every: slowCheck,
 	DevNodes: []string{

@@ -27,8 +27,8 @@ package device
 // and /dev/accel/accel*. A container never gets /dev/accel/accel_controlD*, which controls a Gaudi card. gpu_nvidia.go and
 // gpu_amd.go add other nodes.
 //
-// Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would not survive a reset of
-// the PCI function. The reset method "pci" is for drivers that survive a reset of the PCI function (daemon/reset/pci.go,
+// Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would stop working after a
+// reset of the PCI function. The reset method "pci" is for drivers that continue to work after such a reset (daemon/reset/pci.go,
 // resetSafeDrivers). A reset of the PCI function takes 0.1 s.
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device

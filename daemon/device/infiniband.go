@@ -17,15 +17,15 @@ package device
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
 // state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA
 // device belongs to a single network namespace. For a pod with its own network namespace, the network plugin must then move the
-// device into this namespace, because ib_uverbs_open returns EPERM otherwise. The exclusive mode causes no more than a warning,
-// because pods in the host's network namespace can still open the devices.
+// device into this namespace, because ib_uverbs_open returns EPERM otherwise. The exclusive mode causes only a warning, because
+// pods in the host's network namespace can still open the devices.
 //
 // Nodes: a container gets /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
 // connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
 // the fabric manager. Only InfiniBand ports have issmN, and a process that opens issmN becomes the subnet manager.
 //
-// Reset: metalplug does not reset an RDMA device automatically, because no RDMA driver survives a reset of the PCI function. When
-// a process closes uverbsN, the driver frees all resources of the process on the adapter (ib_uverbs_close).
+// Reset: metalplug does not reset an RDMA device automatically, because every RDMA driver stops working after a reset of the PCI
+// function. When a process closes uverbsN, the driver frees all resources of the process on the adapter (ib_uverbs_close).
 //
 // Needs: sysfs. The class needs no ioctl or capability, and does not open device nodes. Containers need a sufficient
 // RLIMIT_MEMLOCK, or CAP_IPC_LOCK.

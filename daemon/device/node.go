@@ -59,8 +59,8 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u)}}, nil
 }
 
-// checkForbidden returns an error, which rules cannot overrule, if a node gives access to more than the device itself, for
-// example to a disk that this host uses.
+// checkForbidden returns an error if a node gives access to more than the device itself, for example to a disk that this host
+// uses. Rules cannot overrule this error.
 func checkForbidden(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {

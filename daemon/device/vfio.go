@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles devices that a kernel driver hands over completely to a process, which are VFIO groups and devices, and the
-// work queues of DSA and IAA.
+// This file handles devices over which a kernel driver gives a process complete control. These devices are VFIO groups and
+// devices, and the work queues of DSA and IAA.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package evidence records why a disk is considered unused, and updates the record after each inspection of the disk. The
-// package reads no hardware.
+// Package evidence records why a disk is considered unused, and updates the record after each inspection of the disk. The package
+// does not access hardware.
 package evidence
 
 import (

@@ -52,8 +52,8 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("the device fails too often (last: %s) and must first stay healthy for %v", d.last, stablePeriod)
 }
 
-// Until returns the time when metalplug trusts the device again. A failure before that time postpones the time. The time is zero
-// if the device is trusted or faulty now.
+// Until returns the time when metalplug trusts the device again. Each failure before that time postpones it. The time is zero if
+// the device is trusted or faulty now.
 func (d *Damper) Until() time.Time {
 	if d == nil || !d.flapping || d.sick {
 		return time.Time{}

@@ -195,7 +195,8 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case len(e.checkpointPods) == 0:
 		a.resend[e.listResource()] = true
 	case a.keepsData(e) && !e.heldAsShares() && (e.lease.State != lease.Free || !a.ownsContent(e)):
-		// The data may be this pod's or an earlier pod's. metalplug starts no container with such a disk and does not erase it.
+		// The data may be this pod's or an earlier pod's. metalplug refuses to start a container with such a disk, and does not
+		// erase the disk.
 		_ = a.apply(e, lease.Event{Name: lease.Allocate})
 		_ = a.apply(e, lease.Event{Name: lease.Changed, Reason: "metalplugd did not see the start of the pod"})
 	default:

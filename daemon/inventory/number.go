@@ -54,7 +54,7 @@ func (d *devices) addNumbers(e *entry) {
 }
 
 // checkOpened returns an error if the pod of another device can open this device. In this case, the device cannot be offered.
-// checkOpened ignores the pod that holds the device itself. The kubelet may already know that this pod has ended.
+// checkOpened ignores the pod that holds this device. The kubelet may already know that this pod has ended.
 func (d *devices) checkOpened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

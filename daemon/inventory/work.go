@@ -71,8 +71,8 @@ func (e *entry) isOutdated() bool {
 	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.lookNumber
 }
 
-// isFrozen reports whether the status hides changes to the hardware because metalplug's own work causes them. A failure of the
-// work and a stuck inspection are never hidden.
+// isFrozen reports whether the status hides changes to the hardware because metalplug's own work causes them. If this work has
+// failed or an inspection is stuck, the status hides nothing.
 func (e *entry) isFrozen(now time.Time) bool {
 	w := &e.work
 	switch {

@@ -2,8 +2,8 @@
 
 // Package lease describes how a device passes from one tenant to the next, in one table of states, events and effects.
 //
-// All rules are in [Table]. [Lease.Apply] looks up the row for an event and changes the lease as the row says. No other
-// function changes a lease. The package reads no hardware and no clock. A test generates the page docs/lease.md from the
+// All rules are in [Table]. [Lease.Apply] looks up the row for an event and changes the lease as the row says. No other function
+// changes a lease. The package accesses neither the hardware nor the clock. A test generates the page docs/lease.md from the
 // table.
 package lease
 

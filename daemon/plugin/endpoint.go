@@ -4,8 +4,8 @@
 // kubelet's device plugin directory, registers with the device manager, and serves the DevicePlugin API v1beta1.
 //
 // For an endpoint, an event means only that something may have changed. After each event, the endpoint checks its own socket,
-// kubelet.sock, the open stream and the last registration. The endpoint then performs the missing steps. A lost, repeated or late
-// event therefore does no harm. The endpoint also makes this check periodically, without an event.
+// kubelet.sock, the open stream and the last registration. The endpoint then performs the steps that are still necessary. A lost,
+// repeated or late event therefore does no harm. The endpoint also makes this check periodically, without an event.
 package plugin
 
 import (

@@ -131,9 +131,9 @@ func (d drive) checkSoleNamespace() error {
 	return d.checkOtherNamespaces()
 }
 
-// checkControllers checks that this kernel drives all controllers in the NVM subsystem. A virtual machine may use a controller
-// through VFIO. Another host may use a controller at the other port of the drive. Such a controller can have namespaces that this
-// kernel does not know.
+// checkControllers checks that the kernel of this node manages all controllers in the NVM subsystem. A virtual machine may use a
+// controller through VFIO. Another host may use a controller at the other port of the drive. Such a controller can have
+// namespaces that the kernel of this node does not know.
 func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -257,8 +257,8 @@ func checkSanitize(c *claim) error {
 }
 
 // sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits until this operation
-// ends, even if another program started it. The function starts no new operation on a blank disk if the controller reports that
-// nothing was written since the last completed operation. If the disk is not blank, the function sanitizes the disk again,
+// ends, even if another program started it. The function does not start a new operation on a blank disk if the controller reports
+// that nothing was written since the last completed operation. If the disk is not blank, the function sanitizes the disk again,
 // because nothing shows what the disk contained before the earlier operation.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}

@@ -245,9 +245,9 @@ func (t *task) functions() ([]function, error) {
 
 // freeFunction checks that a reset with one of the given methods would not disturb any user of the function. Until the caller
 // calls letGo, no other process can open the function's VFIO group, or mount a disk behind the function. If the function has a
-// driver, this driver must survive a reset. The function must not have a network interface, and its disks must not be in use. If
-// the function has a VFIO driver, no process may have the group open. metalplug-holders finds other processes that have a node
-// of the function open.
+// driver, this driver must continue to work after a reset. The function must not have a network interface, and its disks must not
+// be in use. If the function has a VFIO driver, no process may have the group open. metalplug-holders finds other processes that
+// have a node of the function open.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.checkResettable(); err != nil {
 		return nil, err

@@ -4,7 +4,7 @@
 // the program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
-// metalplug-reset trusts no field of the request. The program looks for the device below /sys/devices. The program reads
+// metalplug-reset does not trust any field of the request. The program looks for the device below /sys/devices. The program reads
 // /etc/metalplug, and refuses a device that the resource does not select. The program also refuses a method that the resource
 // does not name. The program reads kernel attributes to identify the device and to find its users. The kernel can open some kinds
 // of devices exclusively. The program opens such a device exclusively and repeats the checks. Then the program does the work,
@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Do is the kind of request.
+// Do is the kind of a request.
 type Do string
 
 // Kinds of requests. The first four kinds do not change the device.

@@ -4,7 +4,7 @@ package reset
 
 // Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can access the
 // namespaces of a dual-port drive, a drive with virtual functions, or a drive on a network. The kernel of this node knows only
-// the controllers that it drives itself, so the helper asks the drive about all other controllers.
+// the controllers that it manages itself, so the helper asks the drive about all other controllers.
 //
 // The sources are Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report in the NVM Express Base Specification 2.0. In Linux
 // 6.12, the block layer has no ioctl that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the same
@@ -38,7 +38,7 @@ func (c *claim) checkNotShared() error {
 	return errorf(Busy, "cannot determine whether another host uses %s: %w", c.Name(), err)
 }
 
-// checkAttachments returns [Busy] if the namespace is attached to a controller that this kernel does not drive.
+// checkAttachments returns [Busy] if the namespace is attached to a controller that the kernel of this node does not manage.
 func (d drive) checkAttachments(ns namespace) error {
 	if !ns.shared {
 		return nil
@@ -69,7 +69,7 @@ func listedControllers(list []byte) (ids []uint16) {
 	return ids
 }
 
-// foreignControllers returns the given controller IDs, except those of the controllers that this kernel drives.
+// foreignControllers returns the given controller IDs without the IDs of the controllers that the kernel of this node manages.
 func (d drive) foreignControllers(ids []uint16) (foreign []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -142,7 +142,7 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this kernel. If the report has no
+// foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this node. If the report has no
 // room for all registrants, the last element says how many are missing.
 func (d drive) foreignRegistrants(report []byte, size int) (foreign []string, err error) {
 	count, fit := int(binary.LittleEndian.Uint16(report[5:])), len(report)/size-1

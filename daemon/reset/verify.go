@@ -179,7 +179,7 @@ const keepsData = `: this drive keeps data that is discarded; scrub = "zero" era
 
 // check returns the reason why the erasure is not verified, or nil. If some blocks contain only ff and others only 00, the blocks
 // of ff may be data. After a change of the key, blocks contain random data. Only a block that was read before the erasure can
-// show that the data has changed. If no block shows a change, random data in the other blocks may be old.
+// show that the data has changed. If no such block has changed, random data in the other blocks may be old data.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
 		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)

@@ -2,7 +2,7 @@
 
 // Package sysfs reads attributes and links in sysfs. The package also reads the files in sysfs, procfs and configfs that show how
 // a block device is used. The daemon and metalplug-reset share this package, so both interpret these files in the same way. The
-// package opens no device nodes and uses no ioctls.
+// package does not open device nodes, and does not use ioctls.
 //
 // Follows Documentation/filesystems/sysfs.rst.
 package sysfs

@@ -119,8 +119,9 @@ func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Remedy returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
-// identity must be reset instead, because an adoption would also apply to another disk in its place.
+// Remedy returns the command with which an operator can make a disk available to pods although it contains data. A disk with an
+// identity can be adopted. A disk without an identity must be reset instead, because an adoption would also apply to another disk
+// in its place.
 func Remedy(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers the disk", id)

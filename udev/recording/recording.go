@@ -22,9 +22,9 @@
 // Parse ignores these lines. Parse also ignores DEVPATH, and the content of a node in a line N. Unlike in umockdev, a path may
 // also begin with /module/.
 //
-// The package invents no data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the tree.
-// The package adds only the files and links that sysfs and udev derive from other data. These files and links are uevent, dev,
-// the links to the subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
+// The package does not invent data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the
+// tree. The package adds only the files and links that sysfs and udev derive from other data. These files and links are uevent,
+// dev, the links to the subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
 package recording
 
 import (
