@@ -5,10 +5,12 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -91,4 +93,108 @@ func selinuxLabel(name string) (string, error) {
 		return "", err
 	}
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
+}
+
+// process is a running process that is or contains a kubelet.
+type process struct {
+	pid    string
+	name   string
+	args   []string // flags of the kubelet
+	hidden bool     // whether some flags may be missing from args
+}
+
+// String returns the name and pid of the process.
+func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
+
+// flag returns the value of a flag, or "" if the flag is not set. If the flag is set several times, the kubelet uses the last
+// value.
+func (p process) flag(name string) (value string) {
+	for i, arg := range p.args {
+		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case key != name || !strings.HasPrefix(arg, "-"):
+		case ok:
+			value = strings.Trim(of, `"`)
+		case i+1 < len(p.args):
+			value = p.args[i+1]
+		}
+	}
+	return value
+}
+
+// kubelets returns the running kubelets. The second result contains the kubelets in another mount namespace, such as the kubelet
+// of a node that runs in a container. A path in the flags of such a kubelet may lead to another file on the node.
+func (m machine) kubelets() (here, elsewhere []process) {
+	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
+	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
+	for _, name := range names {
+		p, ok := m.kubelet(filepath.Base(filepath.Dir(name)))
+		if !ok {
+			continue
+		}
+		mounts, err := os.Readlink(m.path("/proc/" + p.pid + "/ns/mnt")) // only root can read this file
+		if err == nil && ownErr == nil && mounts != own {
+			elsewhere = append(elsewhere, p)
+			continue
+		}
+		if p.name == "kubelite" && mounts != "" { // a container may name any path
+			p.args = m.argumentsFile(p.flag("kubelet-args-file"))
+		}
+		here = append(here, p)
+	}
+	return here, elsewhere
+}
+
+// kubelet returns the kubelet that a process contains, if the process runs as root. RKE2 and k0s run the kubelet as a separate
+// process. In k3s, MicroK8s and MicroShift, the kubelet is part of the main process.
+func (m machine) kubelet(pid string) (p process, ok bool) {
+	if !m.ofRoot(pid) {
+		return p, false
+	}
+	title, rest, _ := strings.Cut(m.read("/proc/"+pid+"/cmdline"), "\x00")
+	// k3s replaces its own command line with "k3s server", which hides the flags.
+	words := append(strings.Fields(title), strings.FieldsFunc(rest, func(r rune) bool { return r == 0 })...)
+	if len(words) == 0 {
+		return p, false
+	}
+	p = process{pid: pid, name: filepath.Base(words[0])}
+	words = words[1:]
+	runs := func(commands ...string) bool { return len(words) > 0 && slices.Contains(commands, words[0]) }
+	switch p.name {
+	case "kubelet", "kubelite":
+		p.args = words
+		return p, true
+	}
+	p.args, p.hidden = k3sKubeletFlags(words), true
+	server := p.name == "k3s-server" || p.name == "k3s-agent"
+	return p, server || p.name == "k3s" && runs("server", "agent") || p.name == "microshift" && runs("run")
+}
+
+// ofRoot reports whether a process belongs to the owner of /proc, which is root.
+func (m machine) ofRoot(pid string) bool {
+	var process, all unix.Stat_t
+	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
+}
+
+// k3sKubeletFlags returns the flags that k3s passes to its kubelet. The argument --kubelet-arg=root-dir=/x contains such a flag.
+func k3sKubeletFlags(args []string) (flags []string) {
+	for i, arg := range args {
+		value, ok := strings.CutPrefix(arg, "--kubelet-arg=")
+		if arg == "--kubelet-arg" && i+1 < len(args) {
+			value, ok = args[i+1], true
+		}
+		if ok {
+			flags = append(flags, "--"+strings.TrimLeft(value, "-"))
+		}
+	}
+	return flags
+}
+
+// argumentsFile returns the command-line arguments in a file, one from each line, as in MicroK8s. The arguments may contain the
+// variable SNAP_COMMON, which has the same value on each node.
+func (m machine) argumentsFile(name string) (args []string) {
+	for line := range strings.Lines(m.read(name)) {
+		args = append(args, strings.TrimSpace(strings.ReplaceAll(line, "${SNAP_COMMON}", "/var/snap/microk8s/common")))
+	}
+	return args
 }

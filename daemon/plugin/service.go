@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -207,4 +210,12 @@ func ids(devices []*inventory.Status) []string {
 		ids[i] = d.Device.ID
 	}
 	return ids
+}
+
+// LogTo makes gRPC write its errors to the given log at level debug. By default, gRPC writes them to standard error, and blocks
+// if no process reads them. Even without this log, no important error is lost, because the calls to gRPC return these errors.
+// LogTo must be called before any other gRPC function.
+func LogTo(log *slog.Logger) {
+	lines := slog.NewLogLogger(log.Handler(), slog.LevelDebug).Writer()
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, lines))
 }

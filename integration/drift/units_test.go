@@ -348,8 +348,8 @@ func TestHelpersAreBounded(t *testing.T) {
 	if unit.MaxTimeout >= 65*time.Minute {
 		t.Errorf("systemd ends metalplug-unit before %v have passed", unit.MaxTimeout)
 	}
-	if line := "maxTimeout = 48 * time.Hour"; !strings.Contains(text(t, "daemon/reset/wire.go"), line) {
-		t.Errorf("daemon/reset/wire.go has no line %q: RuntimeMaxSec= of metalplug-reset@.service is to be longer", line)
+	if line := "maxTimeout = 48 * time.Hour"; !strings.Contains(text(t, "daemon/reset/reset.go"), line) {
+		t.Errorf("daemon/reset/reset.go has no line %q: RuntimeMaxSec= of metalplug-reset@.service is to be longer", line)
 	}
 	if len(readUnit(t, "metalplugd.service")["MemoryMax"]) != 1 {
 		t.Error("metalplugd.service has no MemoryMax=")

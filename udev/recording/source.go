@@ -5,12 +5,15 @@ package recording
 import (
 	"bytes"
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -183,3 +186,26 @@ func (s *Source) reload() ([]udev.Event, error) {
 
 // copyName returns the path of the copy of the recording's text.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
+
+//go:embed bundled/*.umockdev
+var bundled embed.FS
+
+// BundledFile is a recording that comes with the program.
+type BundledFile struct {
+	Name  string // name of the file without its extension, such as "nvme-blank"
+	Title string // title from the comment "title" at the start of the text
+	Text  []byte // text for [Parse]; the caller may modify it
+}
+
+// Bundled lists the recordings that come with the program, sorted by name.
+func Bundled() []BundledFile {
+	entries, _ := bundled.ReadDir("bundled") // reading embedded files cannot fail
+	list := make([]BundledFile, len(entries))
+	for i, entry := range entries {
+		text, _ := bundled.ReadFile(path.Join("bundled", entry.Name()))
+		first, _, _ := strings.Cut(string(text), "\n")
+		title, _ := strings.CutPrefix(first, "# title:")
+		list[i] = BundledFile{strings.TrimSuffix(entry.Name(), ".umockdev"), strings.TrimSpace(title), text}
+	}
+	return list
+}
