@@ -188,7 +188,7 @@ func (s *screen) preview(state previewState) {
 	}
 	s.WriteString("\n")
 	if !slices.ContainsFunc(state.Devices, func(d api.Device) bool { return d.Resource != "" }) {
-		s.line("", "", "The configuration matches no device of this machine. For a disk, add a [[resource]], see metalplug.toml(5). To see other machines:")
+		s.line("", "", "The configuration matches no device of this machine. For a disk, add a [[resource]], see metalplug.toml(5). To preview another machine:")
 		s.WriteString("\n")
 		s.bundledRecordings(os.Args[0] + " preview --recording ")
 		s.WriteString("\n")
