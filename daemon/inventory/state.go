@@ -170,7 +170,7 @@ func (l *loop) save() {
 			devices = append(devices, l.record(e))
 		}
 	}
-	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.isBusy() }
+	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.mayChangeContent() }
 	c := savedState{
 		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), PodData: maps.Clone(l.podData), Devices: devices,
 	}
@@ -181,8 +181,8 @@ func (l *loop) save() {
 }
 
 // record returns the record of a device. record omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While
-// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, the content of the disk is
-// unknown, and a disk that has appeared in between may be another one.
+// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, a disk that has appeared in
+// between may be another one, and the content may be unknown.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
@@ -192,7 +192,10 @@ func (l *loop) record(e *entry) record {
 		r.Residue, r.Order = false, lease.NoOrder
 	}
 	if e.isBusy() {
-		r.Fingerprint, r.Appearance, r.Wrote = "", e.work.diskBefore.Appearance, wrote{}
+		r.Appearance = e.work.diskBefore.Appearance
+	}
+	if e.mayChangeContent() {
+		r.Fingerprint, r.Wrote = "", wrote{}
 	}
 	return r
 }

@@ -55,6 +55,15 @@ func (w *window) isOther(now evidence.Disk) bool {
 // isBusy reports whether metalplug is working on the device, or on another device that affects it.
 func (e *entry) isBusy() bool { return e.work.phase == working }
 
+// BeingReset is the reason of a device while the operator resets it.
+const BeingReset = "being reset by the operator"
+
+// mayChangeContent reports whether metalplug's own work may change the content of the disk. A reset that the operator ordered does
+// not change the content. Neither does work on another device that affects this one.
+func (e *entry) mayChangeContent() bool {
+	return e.isBusy() && e.lease.Working() && e.work.reason != BeingReset
+}
+
 // invalidate queues an inspection. Until this inspection has returned, the last result is considered out of date.
 func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {

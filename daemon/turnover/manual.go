@@ -53,7 +53,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if o.DryRun {
 		return nil
 	}
-	scrub, reason, order := o.Scrub, "being reset by the operator", lease.Reset
+	scrub, reason, order := o.Scrub, inventory.BeingReset, lease.Reset
 	if scrub != "" {
 		reason, order = "being erased by the operator", lease.Erase
 	}
