@@ -23,13 +23,15 @@ type Status struct {
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string       // resource whose list contains the device, or empty; a member of a bundle is in no list
-	Bundle   string       // the ID of the device's bundle, or empty
-	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
-	Taker    string       // the resource that matches the device, which need not be offered; empty if no resource matches
-	HeldAs   []string     // the IDs under which pods may hold the device, sorted
-	Claims   lease.Claims // claims that hold the device
-	Cordon   *api.Cordon  // the operator's cordon, or nil
+	Resource string    // resource whose list contains the device, or empty; a member of a bundle is in no list
+	Bundle   string    // the ID of the device's bundle, or empty
+	Members  []*Status // members of a bundle; the ID of the bundle is derived from the first one
+	// Taker is the resource that matches the device, which need not be offered. Taker is empty if no resource matches. While a
+	// tenant holds the device, Taker is the resource that offers the device.
+	Taker  string
+	HeldAs []string     // the IDs under which pods may hold the device, sorted
+	Claims lease.Claims // claims that hold the device
+	Cordon *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused. If there is no such proof yet, Evidence shows how much of the disk was read so far.
 	Evidence evidence.Evidence
 	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence. Proven is false if

@@ -26,7 +26,8 @@ import (
 // helpers simulates the programs that open device nodes, the kubelet's checkpoint, the cgroups and the vendor units. It
 // refuses the same work as the real programs, and records all other work.
 type helpers struct {
-	root func() string // returns the root directory of the machine
+	root    func() string // returns the root directory of the machine
+	selects func() string // returns the resource that the configuration selects for a disk
 
 	mu      sync.Mutex
 	content map[string]string // contents of disks; keys are names
@@ -165,8 +166,8 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 	switch {
 	case t.Written != nil && sysfs.Written(&tree, t.SysPath) > *t.Written:
 		return foreign
-	case w.Resource == "":
-		return fmt.Errorf("%w: the name of the resource is missing", turnover.ErrUnfit)
+	case w.Resource == "" || strings.HasPrefix(path.Base(t.SysPath), "nvme") && w.Resource != h.selects(): // see TestSelected of package reset
+		return fmt.Errorf("%w: resource %q does not select the disk", turnover.ErrUnfit, w.Resource)
 	case w.ByHand && w.Scrub != "" && (h.care.AllowInUse || h.care.Shares > 1):
 		return fmt.Errorf("%w: the resource offers disks that other processes may use", turnover.ErrUnfit)
 	case w.Blank && (content != "" || h.answers[path.Base(t.SysPath)] == "sparse"):

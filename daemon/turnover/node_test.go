@@ -67,6 +67,11 @@ func newNode(t *testing.T) *node {
 	}
 	_ = n.setCare("")
 	n.root = func() string { return n.machine.Root() }
+	n.selects = func() string {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.resources[0]
+	}
 	n.machine = udevtest.New(t, n.text())
 	t.Cleanup(n.end)
 	return n

@@ -25,9 +25,10 @@ func (p policy) cleanUpLimit() time.Duration {
 
 // cleanUp prepares a device for the next pod after the last pod has ended. cleanUp does nothing and returns nil if a new pod
 // already has the device, or if the device must not be cleaned up now. cleanUp also does nothing if an operator's order has
-// failed, and only the operator may repeat this order.
+// failed, and only the operator may repeat this order. After a reload, the device may belong to another resource. cleanUp then does
+// the work that this resource configures, because the helpers refuse any other work.
 func (j *job) cleanUp(ctx context.Context) error {
-	if j.Barred != "" && !j.policy.ClearedAtRelease() || !j.policy.repeatsOrder(j.Order) {
+	if j.Barred != "" && !j.policy.ClearedAtRelease() && j.Taker == j.Resource || !j.policy.repeatsOrder(j.Order) {
 		return nil
 	}
 	if !j.policy.sharesUse() {
