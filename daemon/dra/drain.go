@@ -23,34 +23,38 @@ const (
 	// drainInterval is how often drain checks the number of requests in progress. The interval also leaves time to send the last
 	// answer.
 	drainInterval = 5 * time.Millisecond
-	// repeatLimit is how long the driver repeats a request. The kubelet waits 45 s for the answer (defaultClientCallTimeout in
-	// kubernetes v1.36, pkg/kubelet/cm/dra/plugin).
-	repeatLimit = 40 * time.Second
+	// stopLimit is how long a stopping driver still repeats requests. After this, there is time to send the last answers.
+	stopLimit = 8 * time.Second
+	// requestLimit is the maximum duration of a request, with its repetitions. The kubelet waits 45 s for the answer
+	// (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). metalplugd answers within 40 s, if it is running.
+	requestLimit = 43 * time.Second
 )
 
 // permanent matches the library's errors that have no type (getResourceClaims in kubeletplugin/draplugin.go). If another version
-// words them differently, the driver repeats the request until repeatLimit.
+// words them differently, the driver repeats the request until requestLimit.
 var permanent = regexp.MustCompile(`^get resource claims: claim \S+ (got replaced|not allocated)$`)
 
 // requests counts the kubelet's requests that are in progress.
 type requests struct {
 	running    atomic.Int64
-	stop       <-chan struct{} // closed when the driver must not repeat requests any more
-	registered chan struct{}   // has a buffer of one, which is filled when a kubelet has registered the driver
+	stop       chan struct{} // closed when the driver must not repeat requests any more
+	registered chan struct{} // has a buffer of one, which is filled when a kubelet has registered the driver
 }
 
 // intercept counts a request while it is in progress. intercept repeats a request to prepare claims while the API server or
 // metalplugd does not answer. If intercept returned an error immediately, the kubelet would wait for 60 to 90 s before it repeats
 // the request (kubernetes/kubernetes#139836). If the claim does not exist, was replaced or is not allocated, intercept does not
 // repeat the request. If the driver uses the identity of the node, the API server answers Forbidden for a claim that does not
-// exist. Forbidden may also be a temporary answer, so intercept repeats the request after Forbidden.
+// exist. Forbidden may also be a temporary answer, so intercept repeats the request after Forbidden. If the API server or
+// metalplugd hangs, intercept ends the request before the kubelet does. The pod then gets an event with the cause.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
 	if _, ok := request.(*registration.RegistrationStatus); ok {
 		liveness.Poke(r.registered)
 	}
-	limit := time.After(repeatLimit)
+	ctx, end := context.WithTimeout(ctx, requestLimit)
+	defer end()
 	for {
 		answer, err := handle(ctx, request)
 		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares || apierrors.IsNotFound(err) || permanent.MatchString(err.Error()) {
@@ -59,7 +63,6 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 		select {
 		case <-time.After(retryInterval):
 			continue
-		case <-limit:
 		case <-ctx.Done():
 		case <-r.stop:
 		}
@@ -67,10 +70,12 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 	}
 }
 
-// drain blocks until no request is in progress, for at most 10 s. Without drain, the library would close its connections
+// drain blocks until no request is in progress, for at most 10 s. A package upgrade restarts metalplugd and the driver, so a
+// request may be waiting for metalplugd. drain must be called once. Without drain, the library would close its connections
 // immediately. A pod with a request in progress would then get an event that its devices cannot be prepared.
 func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
+	time.AfterFunc(stopLimit, func() { close(r.stop) })
 	for idle := 0; idle < 2 && time.Now().Before(end); {
 		<-time.After(drainInterval)
 		if idle++; r.running.Load() > 0 {

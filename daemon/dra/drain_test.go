@@ -24,7 +24,7 @@ func TestDrain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var r requests
+				r := requests{stop: make(chan struct{})}
 				var all sync.WaitGroup
 				defer all.Wait()
 				all.Go(func() {
@@ -44,7 +44,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// After an error the kubelet would wait for a minute, although the API server was down for a second.
+// After an error the kubelet would wait for a minute, although the API server was down for a second. If the API server hangs, the
+// kubelet would end the request after 45 s without the cause. An upgrade restarts metalplugd and metalplug-dra, so a request may
+// wait for metalplugd while metalplug-dra stops.
 func TestRepeat(t *testing.T) {
 	errDown := errors.New("the API server does not answer")
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "resourceclaims"}, "c1")
@@ -52,20 +54,25 @@ func TestRepeat(t *testing.T) {
 		request           any
 		down, stops, want time.Duration
 		err               error
+		hangs             bool
 	}{
-		"prepare, down for a second":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, time.Second, errDown},
-		"prepare, down for an hour":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, 2 * time.Hour, repeatLimit, errDown},
-		"prepare, the driver stops":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, time.Second, time.Second, errDown},
-		"unprepare, which may repeat": {&drapb.NodeUnprepareResourcesRequest{}, time.Second, time.Hour, 0, errDown},
-		"prepare, the claim is gone":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, fmt.Errorf("get resource claims: %w", gone)},
-		"prepare, the claim is new":   {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, errors.New("get resource claims: claim ns/c1 got replaced")},
+		"prepare, down for a second":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, time.Second, errDown, false},
+		"prepare, down for an hour":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, 2 * time.Hour, requestLimit, errDown, false},
+		"prepare, the driver stops":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, time.Second, time.Second + stopLimit, errDown, false},
+		"prepare, an upgrade":         {&drapb.NodePrepareResourcesRequest{}, 3 * time.Second, time.Second, 3 * time.Second, errDown, false},
+		"prepare, the server hangs":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, 2 * time.Hour, requestLimit, errDown, true},
+		"unprepare, which may repeat": {&drapb.NodeUnprepareResourcesRequest{}, time.Second, time.Hour, 0, errDown, false},
+		"prepare, the claim is gone":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, fmt.Errorf("get resource claims: %w", gone), false},
+		"prepare, the claim is new":   {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, errors.New("get resource claims: claim ns/c1 got replaced"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), c.stops)
-				defer cancel()
-				r, began := requests{stop: ctx.Done()}, time.Now()
-				_, err := r.intercept(t.Context(), c.request, nil, func(context.Context, any) (any, error) {
+				r, began := requests{stop: make(chan struct{})}, time.Now()
+				time.AfterFunc(c.stops, r.drain)
+				_, err := r.intercept(t.Context(), c.request, nil, func(ctx context.Context, _ any) (any, error) {
+					if c.hangs {
+						<-ctx.Done()
+					}
 					if time.Since(began) < c.down {
 						return nil, c.err
 					}
@@ -74,6 +81,7 @@ func TestRepeat(t *testing.T) {
 				if took := time.Since(began); took < c.want-retryInterval || took > c.want+retryInterval || (err == nil) != (took >= c.down) {
 					t.Errorf("it took %v and the error is %v, want %v", took, err, c.want)
 				}
+				<-time.After(drainLimit) // drain must end before the test
 			})
 		})
 	}
