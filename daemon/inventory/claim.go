@@ -67,6 +67,8 @@ func (l *loop) checkClaimable(id, claim string) error {
 		return errors.New(`the device's resource is not served through DRA; write serve = "dra"`)
 	case s.Reason == verdict.BeingCleared:
 		return ErrClearing
+	case s.Cordon != nil:
+		return fmt.Errorf("%s -> metalplugctl uncordon %s", s.Reason, id)
 	case !s.Healthy, s.Barred != "" && len(others) == 0: // a device is cleaned up only after its last claim has ended
 		return errors.New(cmp.Or(s.Reason, s.Barred))
 	}
