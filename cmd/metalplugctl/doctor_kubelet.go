@@ -173,16 +173,18 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	return "every device in the checkpoint is known"
 }
 
+// refusedPods describes the pod after a refused call of the kubelet. The calls about a claim are prepare and unprepare.
+var refusedPods = map[string]string{
+	"Allocate": "the pod is in UnexpectedAdmissionError", "PreStartContainer": "the pod waits in CreateContainerConfigError",
+	"prepare": "the pod waits in ContainerCreating", "unprepare": "the pod waits in Terminating",
+}
+
 // checkRefused reports the containers that did not get their devices. metalplugd records these containers, because the kubelet
 // reports them only to an API server, as pods with the status UnexpectedAdmissionError.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
-		state := "the pod is in UnexpectedAdmissionError"
-		if r.Call != "Allocate" {
-			state = "the pod waits in CreateContainerConfigError"
-		}
 		d.warn("fix the cause; delete a pod in UnexpectedAdmissionError",
-			"%s ago, %s: %s (%s)", formatDuration(time.Since(r.Time)), r.Resource, r.Reason, state)
+			"%s ago, %s: %s (%s)", formatDuration(time.Since(r.Time)), r.Resource, r.Reason, refusedPods[r.Call])
 	}
 	return "none recently"
 }

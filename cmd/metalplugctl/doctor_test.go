@@ -150,6 +150,7 @@ func TestDoctor(t *testing.T) {
 			f.status.Refused = []api.Refusal{
 				{Time: ago, Resource: nvmeName, Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"},
 				{Time: ago, Resource: nvmeName, Call: "PreStartContainer", Reason: "nvme-1 is unhealthy: gone"},
+				{Time: ago, Resource: "claim ns/c", Call: "prepare", Reason: "nvme-1: cordoned: repair -> metalplugctl uncordon nvme-1"},
 			}
 		},
 		"no-device": func(f *fixture) {

@@ -167,8 +167,8 @@ type EventCounts struct {
 // Refusal records that a container did not get its devices.
 type Refusal struct {
 	Time     time.Time `json:"time"`     // time of the last refusal, if there were several
-	Resource string    `json:"resource"` // the resource that the container requested
-	Call     string    `json:"call"`     // "Allocate" or "PreStartContainer"
+	Resource string    `json:"resource"` // the resource that the container requested, or the claim
+	Call     string    `json:"call"`     // "Allocate", "PreStartContainer", or "prepare" or "unprepare" for a claim
 	Reason   string    `json:"reason"`   // reason, as shown in the status of the pod
 }
 

@@ -23,6 +23,7 @@ type Claim struct {
 	Namespace string         `json:"namespace,omitempty"`
 	Name      string         `json:"name,omitempty"`
 	Requests  []ClaimRequest `json:"requests"`
+	Invalid   string         `json:"invalid,omitempty"` // why the client rejects the claim; metalplugd then only records the rejection
 }
 
 // ClaimRequest is a request in a claim, with the devices that were allocated for it.

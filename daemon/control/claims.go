@@ -67,10 +67,13 @@ type claimer struct{ *Server }
 func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 	var ask api.Claim
 	err := readBody(r, &ask)
-	if err == nil && len(ask.Requests) == 0 {
+	if err == nil && len(ask.Requests) == 0 && ask.Invalid == "" {
 		err = errors.New("the claim has no requests")
 	}
 	s.perform(w, r, ask, err, func(uid string) (any, error) {
+		if ask.Invalid != "" {
+			return nil, errors.New(ask.Invalid)
+		}
 		return s.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
 	})
 }
@@ -80,7 +83,7 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Unprepare(r.Context(), uid) })
 }
 
-// perform is like the function [perform], but also logs errors. It first waits for the first snapshot, because devices of the
+// perform is like the function [perform], but also logs errors, and records refusals for the operator. It first waits for the first snapshot, because devices of the
 // last run may be missing before that. If metalplugd is stopping, perform closes the connection without an answer, so that the
 // client repeats its request.
 func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
@@ -95,6 +98,9 @@ func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, 
 		}
 		if err != nil {
 			s.Log.Warn("claim refused", "action", path.Base(r.URL.Path), "err", fmt.Errorf("claim %s: %w", uid, err))
+			if !errors.Is(err, ErrWorking) {
+				s.recordRefusal("claim "+api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}.String(), path.Base(r.URL.Path), err)
+			}
 		}
 		return result, err
 	})

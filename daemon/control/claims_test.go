@@ -55,12 +55,20 @@ func TestClaims(t *testing.T) {
 		{"u1/prepare", `{"requests":[{"name":"a","devices":["x"]},{"name":"b","admin":true,"devices":["x"]}]}`, "200"},
 		{"u1/prepare", `{"requests":[{"name":"a","devices":[` + many + `"y"]}]}`, "400"},
 		{"u1/prepare", `{"requests":[],"secret":1}`, "400"},
+		{"u1/prepare", `{"namespace":"ns","name":"c","requests":[],"invalid":"it has parameters"}`, "409 it has parameters"},
 	} {
 		answer := ask(t, b.Socket, "POST /v1/claims/"+c.path, c.body)
 		code, text, _ := strings.Cut(c.want, " ")
 		if !strings.HasPrefix(answer, "HTTP/1.1 "+code) || !strings.Contains(answer, text) {
 			t.Errorf("%s %.60s: %s", c.path, c.body, answer)
 		}
+	}
+	var got api.Status
+	if err := b.Client.Get(t.Context(), "/v1/status", &got); err != nil {
+		t.Fatal(err)
+	}
+	if r := got.Refused; len(r) != 3 || r[2].Resource != "claim ns/c" || r[2].Call != "prepare" || r[2].Reason != "it has parameters" {
+		t.Errorf("the refused claims are %+v", r)
 	}
 }
 

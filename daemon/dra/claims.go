@@ -48,24 +48,25 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return answer, nil
 }
 
-// prepare passes a claim to metalplugd, together with the devices of this node that the scheduler has chosen for the claim.
+// prepare passes a claim to metalplugd, together with the devices of this node that the scheduler has chosen for the claim. If the
+// claim is invalid, metalplugd records the reason for "metalplugctl doctor", and refuses the claim.
 func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	for _, c := range claim.Status.Allocation.Devices.Config {
-		if c.Opaque != nil && c.Opaque.Driver == DriverName {
-			return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
-		}
-	}
 	var devices []kubeletplugin.Device
 	ask := api.Claim{Namespace: claim.Namespace, Name: claim.Name}
+	for _, c := range claim.Status.Allocation.Devices.Config {
+		if c.Opaque != nil && c.Opaque.Driver == DriverName {
+			ask.Invalid = "the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration"
+		}
+	}
 	for _, g := range claim.Status.Allocation.Devices.Results {
 		device, known := now.devices[g.Device]
 		switch {
 		case g.Driver != DriverName:
 			continue
 		case g.Pool != d.Node:
-			return nil, fmt.Errorf("device %s is in pool %s, not on this node", g.Device, g.Pool)
+			ask.Invalid = fmt.Sprintf("device %s is in pool %s, not on this node", g.Device, g.Pool)
 		case !known:
-			return nil, fmt.Errorf("metalplugd does not have the device %s of the claim -> restore the device, or delete the pod and its claim", g.Device)
+			ask.Invalid = fmt.Sprintf("metalplugd does not have the device %s of the claim -> restore the device, or delete the pod and its claim", g.Device)
 		}
 		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, ShareID: g.ShareID})
 		i := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })

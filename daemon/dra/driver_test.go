@@ -3,6 +3,7 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -300,20 +301,20 @@ func TestListHangs(t *testing.T) {
 
 // The kubelet reports each refusal in an event of the pod.
 func TestRefused(t *testing.T) {
-	d := daemon(t, func(string, api.Claim) (api.Prepared, *api.Refused) {
-		return api.Prepared{}, &api.Refused{Code: 503, Text: "its devices are being erased for 40s"}
+	d := daemon(t, func(_ string, ask api.Claim) (api.Prepared, *api.Refused) { // records the refusal for the operator
+		return api.Prepared{}, &api.Refused{Code: 503, Text: "metalplugd: " + cmp.Or(ask.Invalid, "its devices are being erased for 40s")}
 	})
 	result := resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"}
 	unknown, elsewhere := result, result
-	unknown.Device, elsewhere.Pool = "a-3", "n2"
+	unknown.Device, elsewhere.Pool = "a-4", "n2"
 	configured := claim(result)
 	configured.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
 		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: DriverName}},
 	}}
 	for text, c := range map[string]*resourceapi.ResourceClaim{
-		"being erased": claim(result), "does not have the device a-3": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
+		"being erased": claim(result), "does not have the device a-4": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
 	} {
-		if got := prepared(t, d, c).Err; got == nil || !strings.Contains(got.Error(), text) {
+		if got := prepared(t, d, c).Err; got == nil || !strings.HasPrefix(got.Error(), "metalplugd: ") || !strings.Contains(got.Error(), text) {
 			t.Errorf("the error is %v, not %q", got, text)
 		}
 	}
