@@ -46,7 +46,8 @@ const (
 	// initialBackoff and maxBackoff are the limits for the time between two attempts to list the ResourceSlices or to write one.
 	initialBackoff = 5 * time.Millisecond
 	maxBackoff     = 10 * time.Second
-	// listLimit is how long the API server may take to list the ResourceSlices before the driver reports a problem.
+	// listLimit is how long the API server may take to list the ResourceSlices before the driver reports a problem. listLimit also
+	// limits the dry run of checkFeatures.
 	listLimit = 10 * time.Second
 	// retryInterval is the time between two attempts to reach metalplugd.
 	retryInterval = 500 * time.Millisecond
@@ -164,17 +165,18 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	var pools layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
-	var shares sharing
+	var server features
+	var problem string         // why shared devices are not published, or ""
 	var retry <-chan time.Time // nil if the last attempt was successful
 	for current, backoff := false, initialBackoff; ; {
 		unwritten, _ := d.unwritten.Load().(string)
-		d.Note(cmp.Or(unwritten, shares.problem))
+		d.Note(cmp.Or(unwritten, problem))
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty:
 		case <-registered:
-			current, backoff, shares.current = false, initialBackoff, false
+			current, backoff, server.current = false, initialBackoff, false
 		case <-d.Used:
 			if !current || controller.GetStats().NumCreates <= int64(len(pools)) {
 				continue
@@ -188,14 +190,16 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 			retry = time.After(retryInterval)
 			continue
 		}
-		if !s.shared {
-			shares = sharing{}
-		} else if shares = d.checkSharing(ctx, shares); !shares.current {
+		if server = d.checkFeatures(ctx, server); !server.current {
 			retry = time.After(retryInterval)
 		}
-		if shares.problem != "" {
-			maps.DeleteFunc(s.claimed, func(_ string, shares int64) bool { return shares > 1 })
+		before := problem
+		if problem = map[bool]string{true: server.noSharing}[s.shared]; problem != "" && problem != before {
+			d.Log.Warn("shared devices not published", "reason", problem)
 		}
+		maps.DeleteFunc(s.claimed, func(name string, shares int64) bool {
+			return shares > 1 && problem != "" || !server.taints && len(taints(s.devices[name])) > 0
+		})
 		close(d.state.Swap(&s).replaced)
 		pools = pools.place(s.claimed)
 		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: pools.pool(s)}}
@@ -242,36 +246,40 @@ func (d *driver) attempt(ctx context.Context, err error, message string) {
 	liveness.Poke(d.Used)
 }
 
-// sharing contains the API server's last answer to the question whether several claims may hold one device.
-type sharing struct {
-	current bool   // whether the answer was given after the last registration
-	known   bool   // whether the API server has ever answered
-	problem string // why devices with shares are not published, or ""
+// features describes which optional fields of a ResourceSlice the API server stores.
+type features struct {
+	current   bool   // whether the answer was given after the last registration
+	known     bool   // whether the API server has ever answered
+	noSharing string // why devices with shares are not published, or ""
+	taints    bool   // whether the API server stores taints
 }
 
-// checkSharing returns the current answer of the API server. Without the feature gate DRAConsumableCapacity, an API server drops
-// the fields for sharing. The scheduler would then give the whole device to one claim. checkSharing creates a slice in a dry run,
-// which changes nothing. If the API server does not answer, its last answer still applies, and checkSharing must be called again.
-func (d *driver) checkSharing(ctx context.Context, last sharing) sharing {
+// checkFeatures returns the current answer of the API server. Without the feature gates DRAConsumableCapacity and
+// DRADeviceTaints, an API server drops the fields for sharing and the taints. The scheduler would then give a shared device to one
+// claim, or give an Unhealthy device to a claim. checkFeatures creates a slice in a dry run, which changes nothing. If the API
+// server does not answer, its last answer still applies, and checkFeatures must be called again.
+func (d *driver) checkFeatures(ctx context.Context, last features) features {
 	if last.current {
 		return last
 	}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
 	slice.Spec = resourceapi.ResourceSliceSpec{
 		Driver: DriverName, NodeName: &d.Node, Pool: resourceapi.ResourcePool{Name: d.Node, ResourceSliceCount: 1},
-		Devices: []resourceapi.Device{newDevice("shared", api.Device{Health: "Healthy"}, 2)},
+		Devices: []resourceapi.Device{newDevice("shared", api.Device{Cordoned: true}, 2)},
 	}
+	ctx, end := context.WithTimeout(ctx, listLimit)
+	defer end()
 	stored, err := d.Kube.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil && last.known {
 		return last
 	} else if err != nil {
-		return sharing{problem: err.Error()}
+		return features{noSharing: err.Error()}
 	}
+	server := features{current: true, known: true, taints: len(stored.Spec.Devices[0].Taints) > 0}
 	if stored.Spec.Devices[0].AllowMultipleAllocations == nil {
-		d.Log.Warn("shared devices not published", "reason", api.NoSharing)
-		return sharing{current: true, known: true, problem: api.NoSharing}
+		server.noSharing = api.NoSharing
 	}
-	return sharing{current: true, known: true}
+	return server
 }
 
 // fetch gets the resources and devices from metalplugd.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,7 +34,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// daemon simulates metalplugd with two devices for claims, and one that claims share. If broken is true, metalplugd fails once.
+// daemon simulates metalplugd with three devices for claims, of which one is Unhealthy, and a device that claims share. If broken is true, metalplugd fails once.
 func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused), broken ...*atomic.Bool) *driver {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -46,7 +47,12 @@ func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared,
 		answer(w, api.Status{Ready: true, Resources: []api.Resource{{Name: "example.org/widget", Serve: "dra"}, {Name: "example.org/shared", Serve: "dra", Shares: 2}}})
 	})
 	mux.HandleFunc("GET /v1/devices", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, []api.Device{{ID: "S_1", Resource: "example.org/shared", Health: "Healthy"}, {ID: "A_1", Resource: "example.org/widget", Health: "Healthy"}, {ID: "A_2", Resource: "example.org/widget", Health: "Healthy"}})
+		answer(w, []api.Device{
+			{ID: "S_1", Resource: "example.org/shared", Health: "Healthy"},
+			{ID: "A_1", Resource: "example.org/widget", Health: "Healthy"},
+			{ID: "A_2", Resource: "example.org/widget", Health: "Healthy"},
+			{ID: "A_3", Resource: "example.org/widget", Health: "Unhealthy"},
+		})
 	})
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", func(w http.ResponseWriter, r *http.Request) {
 		var ask api.Claim
@@ -137,17 +143,27 @@ func cluster(create func(slice *resourceapi.ResourceSlice, dryRun bool) error) *
 	return kube
 }
 
-// metalplug-dra publishes no shared devices to an API server that drops their fields or refuses the dry run, and shows the operator
-// why.
-func TestNoSharing(t *testing.T) {
-	for want, refusal := range map[string]error{api.NoSharing: nil, "no dry run": errors.New("no dry run")} {
-		t.Run(want, func(t *testing.T) {
+// An API server may drop the fields for sharing or the taints, or refuse the dry run. metalplug-dra then does not publish the devices
+// that need these fields, and shows the operator why shared devices are missing.
+func TestFeatures(t *testing.T) {
+	for name, c := range map[string]struct {
+		drop    func(*resourceapi.Device)
+		refusal error
+		names   []string
+		problem string
+	}{
+		"all":       {func(*resourceapi.Device) {}, nil, []string{"a-1", "a-2", "a-3", "s-1"}, ""},
+		"no shares": {func(d *resourceapi.Device) { d.AllowMultipleAllocations = nil }, nil, []string{"a-1", "a-2", "a-3"}, api.NoSharing},
+		"no taints": {func(d *resourceapi.Device) { d.Taints = nil }, nil, []string{"a-1", "a-2", "s-1"}, ""},
+		"no answer": {func(*resourceapi.Device) {}, errors.New("no dry run"), []string{"a-1", "a-2"}, "no dry run"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			d, notes := daemon(t, nil), make(chan string, 100)
 			kube := cluster(func(slice *resourceapi.ResourceSlice, dryRun bool) error {
 				for i := range slice.Spec.Devices {
-					slice.Spec.Devices[i].AllowMultipleAllocations = nil
+					c.drop(&slice.Spec.Devices[i])
 				}
-				return map[bool]error{true: refusal}[dryRun]
+				return map[bool]error{true: c.refusal}[dryRun]
 			})
 			w, err := kube.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
 			if err != nil {
@@ -156,10 +172,14 @@ func TestNoSharing(t *testing.T) {
 			defer w.Stop()
 			d.Kube, d.Note = kube, func(problem string) { notes <- problem }
 			publishing(t, d)
-			if n := len((<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices); n != 2 {
-				t.Errorf("the first slice contains %d devices", n)
+			var names []string
+			for _, device := range (<-w.ResultChan()).Object.(*resourceapi.ResourceSlice).Spec.Devices {
+				names = append(names, device.Name)
 			}
-			for <-notes != want {
+			if !slices.Equal(names, c.names) {
+				t.Errorf("the first slice contains %v, want %v", names, c.names)
+			}
+			for <-notes != c.problem {
 			}
 		})
 	}
