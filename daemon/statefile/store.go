@@ -48,7 +48,7 @@ type Store struct {
 }
 
 // Open returns the store in a directory. Open creates the directory if necessary. If the directory cannot be created, the daemon
-// can still serve devices, and the store logs an error at each failed save.
+// can still serve devices that are not disks, and the store logs an error at each failed save.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{

@@ -51,8 +51,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
-		ours := s.Resource != "" || s.Taker != "" && s.Blocked == ""
-		if s.Present && s.Device.SysPath == sysPath && ours {
+		if s.Present && s.Device.SysPath == sysPath && (s.Resource != "" || s.Taker != "" && s.Blocked == "") {
 			return s
 		}
 	}
@@ -62,13 +61,11 @@ func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 // method returns the reset method for the device, or an empty string if metalplug must not or cannot reset the device. The
 // operator can order a reset even if the resource has the method "none".
 func (j *job) method(byHand bool) string {
+	auto := j.policy.Reset.Method == config.Auto || j.policy.Reset.Method == config.None && byHand
 	switch {
-	case j.policy.Reset.Method == config.Auto, j.policy.Reset.Method == config.None && byHand:
-		if j.Target == nil { // a group of devices has no reset method
-			return ""
-		}
+	case auto && j.Target != nil:
 		return j.Target.Auto
-	case j.policy.Reset.Method == config.None:
+	case auto, j.policy.Reset.Method == config.None: // a group of devices has no automatic reset method
 		return ""
 	}
 	return j.policy.Reset.Method

@@ -67,9 +67,17 @@ func (j *job) read(ctx context.Context) error {
 	return nil
 }
 
-// askHolders is called for a disk that is about to be offered. askHolders checks that no process has the disk open.
+// askHolders is called for a disk that is about to be offered. askHolders checks that no process has the disk open. New evidence
+// must be in the state file before the disk is offered. If metalplugd crashed without this record, its next run would refuse to
+// start a container with the disk.
 func (j *job) askHolders(ctx context.Context) error {
 	err := j.checkUnused(ctx)
+	if err == nil && j.Evidence.Asked == "" {
+		if err = j.Inventory.WaitSaved(ctx); err != nil {
+			err = fmt.Errorf("the evidence cannot be saved: %w", err)
+			j.Inventory.Delayed(j.Device.ID, err.Error())
+		}
+	}
 	if err == nil {
 		j.Inventory.RecordNoHolders(j.Device.ID, j.Target)
 	}

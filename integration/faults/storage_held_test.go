@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // TestStateLostWhileHeld makes all saves fail while a pod works with a disk that must be erased afterwards. The pod
@@ -108,19 +106,6 @@ func (m *mortal) waitsToBeKept(id string) error {
 		err = fmt.Errorf("%q is on it", content)
 	}
 	return err
-}
-
-// says returns the content of a disk. It returns an error unless the daemon gives this reason for withholding the disk.
-func (m *mortal) says(id, reason string) (content string, err error) {
-	var d api.Device
-	socket := filepath.Join(m.dir, "run", "control.sock")
-	err = api.Client{Socket: socket}.Get(m.t.Context(), "/v1/devices/"+id, &d)
-	if err == nil && (d.Health == "Healthy" || !strings.Contains(d.Reason, reason)) {
-		err = fmt.Errorf("%s is %s (%s)", id, d.Health, d.Reason)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.find(id).content, err
 }
 
 // working makes a new pod work with a disk, when one is available.

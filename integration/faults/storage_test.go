@@ -174,8 +174,8 @@ var spoils = map[string]trouble{
 	"read-only": {volume.protect, volume.unprotect},
 }
 
-// TestStateThatCannotBeKept checks that the daemon keeps its promises, and starts no container with a disk whose later
-// erasure cannot be saved.
+// TestStateThatCannotBeKept checks that the daemon offers a disk only when the evidence about this disk is saved, and
+// starts no container with a disk whose later erasure cannot be saved. The daemon must offer all other devices.
 func TestStateThatCannotBeKept(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -185,12 +185,18 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			state := mount(t, filepath.Join(w.dir, "state"))
 			v.spoil(state)
 			w.run()
+			w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
+			if err := eventually(func() error { _, err := w.says(w.disks[0].id(), "the evidence cannot be saved"); return err }); err != nil {
+				t.Error(err)
+			}
+			w.tells("state not saved")
+			v.mend(state)
 			w.offered()
 			ids := w.admitted("p1", diskResource)
+			v.spoil(state)
 			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "cannot be saved") {
 				t.Errorf("a container starts though nothing can be kept: %v", err)
 			}
-			w.tells("state not saved")
 			v.mend(state)
 			if err := eventually(func() error { return w.kubelet.start(t.Context(), diskResource, ids) }); err != nil {
 				t.Error(err)
@@ -205,6 +211,19 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// says returns the content of a disk. It returns an error unless the daemon gives this reason for withholding the disk.
+func (w *whole) says(id, reason string) (content string, err error) {
+	var d api.Device
+	socket := filepath.Join(w.dir, "run", "control.sock")
+	err = api.Client{Socket: socket}.Get(w.t.Context(), "/v1/devices/"+id, &d)
+	if err == nil && (d.Health == "Healthy" || !strings.Contains(d.Reason, reason)) {
+		err = fmt.Errorf("%s is %s (%s)", id, d.Health, d.Reason)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.find(id).content, err
 }
 
 // tells waits until the daemon reports that it cannot write the file. With "", it waits until the daemon reports no
