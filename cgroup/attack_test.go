@@ -43,11 +43,11 @@ var attacks = map[string]func(args []string) error{
 	"role=forks":      forks,
 	"role=execs":      execs,
 	"role=vfork":      vfork,
-	"role=undumpable": undumpable,
+	"role=undumpable": runUndumpable,
 	"role=fuse":       fuse,
 	"role=serve":      serve,
 	"role=overlay":    overlay,
-	"role=moving":     moving,
+	"role=moving":     moveMapping,
 	"role=chain":      chain,
 	"role=relay":      relay,
 	"role=shuffle":    shuffle,
@@ -280,13 +280,13 @@ func relay(args []string) error {
 	return nil
 }
 
-// undumpable opens a node and prevents other processes from inspecting it (PR_SET_DUMPABLE of prctl(2)).
-func undumpable(args []string) error {
+// runUndumpable opens a node and prevents other processes from inspecting it (PR_SET_DUMPABLE of prctl(2)).
+func runUndumpable(args []string) error {
 	return errors.Join(open(args[0]), becomeNobody(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// moving continuously moves the mapping of a removed file of a directory to another address.
-func moving(args []string) error {
+// moveMapping continuously moves the mapping of a removed file of a directory to another address.
+func moveMapping(args []string) error {
 	fd, err := unix.Open(args[0], unix.O_TMPFILE|unix.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -441,8 +441,8 @@ func overlay(args []string) error {
 		open(dir+"/all/full"), mapAndClose(dir+"/all/zero"))
 }
 
-// asked returns the answer of metalplug-holders about [eight], and the maximum memory of the program in KiB.
-func asked(t *testing.T) (a cgroup.Answer, resident int) {
+// runHolders returns the answer of metalplug-holders about [eight], and the maximum memory of the program in KiB.
+func runHolders(t *testing.T) (a cgroup.Answer, resident int) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"nodes": eight})
 	if err != nil {
@@ -608,7 +608,7 @@ func TestHoldersUnderAttack(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			holder, _ := child(t, "open", "/dev/full")
 			pids := append(inPod(t, c.start), holder)
-			a, resident := asked(t)
+			a, resident := runHolders(t)
 			t.Logf("%d MiB", resident>>10)
 			unread := c.name != "forks" && slices.ContainsFunc(a.Unread, ofPod) // new processes may appear in each round
 			if got := leaders(a.Holders, pids...); len(got) != len(pids) || unread {
@@ -648,7 +648,7 @@ func ofPod(u cgroup.Unread) bool { return u.PodUID == uid }
 func TestHoldersUnderAllAttacks(t *testing.T) {
 	onHost(t)
 	t.Setenv("CLOCK", "real")
-	before, _ := asked(t)
+	before, _ := runHolders(t)
 	r := realRoot(t, 1)
 	r.do("+kubepods", "+kubepods/pod"+uid)
 	for range 500 {
@@ -677,7 +677,7 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 		r.move(pid, "kubepods/pod"+uid)
 		t.Cleanup(func() { r.move(pid, "") })
 	}
-	a, resident := asked(t)
+	a, resident := runHolders(t)
 	t.Logf("%d MiB, %d processes hold one, unread: %+v", resident>>10, len(a.Holders), a.Unread)
 	if len(leaders(a.Holders, holder)) != 1 || resident > maxResident {
 		t.Errorf("process %d is not found, or it takes %d KiB", holder, resident)
@@ -766,7 +766,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 		}
 		inPod(t, func(t *testing.T) []int { return []int{fuseChild(t, at, "65534", mode)} })
 	}
-	if a, _ := asked(t); slices.ContainsFunc(a.Unread, ofPod) {
+	if a, _ := runHolders(t); slices.ContainsFunc(a.Unread, ofPod) {
 		t.Errorf("unread: %+v", a.Unread)
 	}
 }

@@ -21,7 +21,7 @@ import (
 func (s *story) spec(words []string) error {
 	want := slices.Sorted(slices.Values(words[1:]))
 	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		got, err := s.described(words[0])
+		got, err := s.specDevices(words[0])
 		if err == nil && slices.Equal(got, want) {
 			return nil
 		}
@@ -31,8 +31,8 @@ func (s *story) spec(words []string) error {
 	}
 }
 
-// described returns the devices in the CDI specs of a resource.
-func (s *story) described(resource string) ([]string, error) {
+// specDevices returns the devices in the CDI specs of a resource.
+func (s *story) specDevices(resource string) ([]string, error) {
 	files, err := filepath.Glob(s.path("cdi/*.json"))
 	if err != nil {
 		return nil, err

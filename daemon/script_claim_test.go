@@ -117,7 +117,7 @@ func (s *story) claimNodes(words []string) error {
 // prepareFails prepares a claim, and expects an error that contains the text. A comma separates the names of the devices.
 func (s *story) prepareFails(words []string) error {
 	_, err := s.prepareOnce(append(words[:1:1], strings.Split(words[1], ",")...))
-	return fails(err, words[2:])
+	return checkError(err, words[2:])
 }
 
 // prepareWaits prepares a claim with one request. The request must wait for the work that slowWork delays, and then succeed.
@@ -176,9 +176,9 @@ func (s *story) unprepare(words []string) error {
 	return nil
 }
 
-// claimed waits until the daemon shows that a claim holds a device.
-func (s *story) claimed(words []string) error {
-	return s.until(words[0], func(d api.Device) error {
+// waitClaimed waits until the daemon shows that a claim holds a device.
+func (s *story) waitClaimed(words []string) error {
+	return s.pollDevice(words[0], func(d api.Device) error {
 		if len(d.Claims) == 0 || d.Claims[0] != (api.ClaimRef{UID: words[1], Namespace: "ns", Name: words[1]}) {
 			return fmt.Errorf("its claims are %v", d.Claims)
 		}

@@ -113,35 +113,35 @@ func (s *story) do(words []string) error {
 		"full":                 s.full,            // simulates that the disk with the state directory is full
 		"why":                  s.why,             // why ID TEXT... expects the text in one of the reasons
 		"why-opens-nothing":    s.whyOpensNothing, // why-opens-nothing ID TEXT... expects the same of a disk that a pod holds
-		"held":                 s.held,            // held NAME waits until the daemon knows which pod holds it
+		"held":                 s.waitHeld,        // held NAME waits until the daemon knows which pod holds it
 		"remove-sockets":       s.removeSockets,
 		"replace-dir":          s.replaceDir,
 		"remove-dir":           s.removeDir,
 		"make-dir":             s.makeDir,
 		"break-recording":      s.breakRecording,
 		"break-config":         s.breakConfig,
-		"env":                  s.env,           // env NAME=VALUE of the last container
-		"nodes":                s.nodes,         // nodes PATH... of the last container, which gets no CDI device
-		"cdi":                  s.cdiNames,      // cdi NAME... of the last container, which gets no node
-		"spec":                 s.spec,          // spec RESOURCE [ID...] checks that its CDI spec describes these
-		"spec-dir":             s.specDir,       // spec-dir remove|block|unblock
-		"plain-resource":       s.plainResource, // removes all resource lines
-		"helpers":              s.useHelpers,    // provides helpers from the next start of the daemon on
-		"hide":                 s.hide,          // hide NAME puts data on the disk that only a full read finds
-		"reads":                s.reads,         // reads NAME N checks how often the disk was read
-		"state":                s.state,         // state NAME STATE [REASON...] waits until that is the state of its lease
-		"evidence":             s.evidence,      // evidence NAME KIND
-		"adopt":                s.adopt,         // adopt NAME, as the operator does
-		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
-		"cordon":               s.cordon,        // cordon NAME REASON, as the operator does
-		"uncordon":             s.uncordon,      // uncordon NAME
-		"unhealthy":            s.unhealthy,     // unhealthy N CORDONED checks the numbers that status shows
-		"write":                s.write,         // write NAME [CONTENT] writes to the disk without an event of udev
-		"no-checkpoint":        s.noCheckpoint,  // the kubelet writes a checkpoint when it receives a list
-		"open":                 s.open,          // open NAME [POD|host] lets that process have the node open
-		"unread":               s.unreadable,    // unread [POD] makes the processes of that pod unreadable
-		"touched":              s.touched,       // touched reset|erase NAME METHOD checks that it was the next request
-		"untouched":            s.untouched,     // checks that there was no further request
+		"env":                  s.env,            // env NAME=VALUE of the last container
+		"nodes":                s.nodes,          // nodes PATH... of the last container, which gets no CDI device
+		"cdi":                  s.cdiNames,       // cdi NAME... of the last container, which gets no node
+		"spec":                 s.spec,           // spec RESOURCE [ID...] checks that its CDI spec describes these
+		"spec-dir":             s.specDir,        // spec-dir remove|block|unblock
+		"plain-resource":       s.plainResource,  // removes all resource lines
+		"helpers":              s.useHelpers,     // provides helpers from the next start of the daemon on
+		"hide":                 s.hide,           // hide NAME puts data on the disk that only a full read finds
+		"reads":                s.checkReads,     // reads NAME N checks how often the disk was read
+		"state":                s.state,          // state NAME STATE [REASON...] waits until that is the state of its lease
+		"evidence":             s.evidence,       // evidence NAME KIND
+		"adopt":                s.adopt,          // adopt NAME, as the operator does
+		"adopt-fails":          s.adoptFails,     // adopt-fails NAME TEXT...
+		"cordon":               s.cordon,         // cordon NAME REASON, as the operator does
+		"uncordon":             s.uncordon,       // uncordon NAME
+		"unhealthy":            s.unhealthy,      // unhealthy N CORDONED checks the numbers that status shows
+		"write":                s.write,          // write NAME [CONTENT] writes to the disk without an event of udev
+		"no-checkpoint":        s.noCheckpoint,   // the kubelet writes a checkpoint when it receives a list
+		"open":                 s.open,           // open NAME [POD|host] lets that process have the node open
+		"unread":               s.setUnreadable,  // unread [POD] makes the processes of that pod unreadable
+		"touched":              s.checkRequest,   // touched reset|erase NAME METHOD checks that it was the next request
+		"untouched":            s.checkNoRequest, // checks that there was no further request
 		"allocate-at-last":     s.allocateAtLast,
 		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
 		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME[,NAME] TEXT...
@@ -151,7 +151,7 @@ func (s *story) do(words []string) error {
 		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
 		"claim-nodes":          s.claimNodes,   // claim-nodes CLAIM [PATH...] waits until its CDI spec has these nodes
-		"claimed":              s.claimed,      // claimed NAME CLAIM waits until the claim holds the device
+		"claimed":              s.waitClaimed,  // claimed NAME CLAIM waits until the claim holds the device
 	}
 	verb := verbs[words[0]]
 	if verb == nil {
@@ -337,11 +337,11 @@ func (s *story) daemonStop() error {
 	}
 	s.stop()
 	s.stop = nil
-	return s.disconnected()
+	return s.waitDisconnected()
 }
 
-// disconnected waits until the kubelet has noticed that the daemon is gone.
-func (s *story) disconnected() error {
+// waitDisconnected waits until the kubelet has noticed that the daemon is gone.
+func (s *story) waitDisconnected() error {
 	limit := time.After(patience)
 	for s.kubelet != nil {
 		changed := s.kubelet.Changed()
@@ -456,14 +456,14 @@ func (s *story) allocateFails(words []string) error {
 	var n int
 	fmt.Sscan(words[1], &n)
 	_, err := s.kubelet.Allocate(s.t.Context(), words[0], n)
-	return fails(err, words[2:])
+	return checkError(err, words[2:])
 }
 
 func (s *story) prestart([]string) error {
 	return s.kubelet.PreStart(s.t.Context(), s.resource, s.container)
 }
 
-func (s *story) prestartFails(words []string) error { return fails(s.prestart(nil), words) }
+func (s *story) prestartFails(words []string) error { return checkError(s.prestart(nil), words) }
 
 // allocateFailsUntil repeats the request, as new pods would, until it fails with that reason.
 func (s *story) allocateFailsUntil(words []string) error {
@@ -475,14 +475,14 @@ func (s *story) allocateFailsUntil(words []string) error {
 		if err == nil { // the daemon has not noticed the change yet
 			s.kubelet.Release(words[0], c)
 		}
-		if err = fails(err, words[2:]); err == nil || time.Now().After(limit) {
+		if err = checkError(err, words[2:]); err == nil || time.Now().After(limit) {
 			return err
 		}
 	}
 }
 
-// fails checks that an error contains a text.
-func fails(err error, text []string) error {
+// checkError checks that an error contains a text.
+func checkError(err error, text []string) error {
 	if err == nil {
 		return errors.New("it did not fail")
 	}

@@ -155,16 +155,16 @@ func (s *story) open(words []string) error {
 	return nil
 }
 
-// unreadable makes the processes of a pod unreadable, or of no pod.
-func (s *story) unreadable(words []string) error {
+// setUnreadable makes the processes of a pod unreadable, or of no pod.
+func (s *story) setUnreadable(words []string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
 	s.helpers.unread = strings.Join(words, "")
 	return nil
 }
 
-// touched waits for the next request to the helpers and compares it.
-func (s *story) touched(words []string) error {
+// checkRequest waits for the next request to the helpers and compares it.
+func (s *story) checkRequest(words []string) error {
 	want, limit := strings.Join(words, " "), time.After(patience)
 	for {
 		s.helpers.mu.Lock()
@@ -187,8 +187,8 @@ func (s *story) touched(words []string) error {
 	}
 }
 
-// untouched checks that there was no further request to the helpers.
-func (s *story) untouched([]string) error {
+// checkNoRequest checks that there was no further request to the helpers.
+func (s *story) checkNoRequest([]string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
 	if len(s.helpers.done) > 0 {
@@ -222,8 +222,8 @@ func (s *story) hide(words []string) error {
 	return nil
 }
 
-// reads checks how often a disk was read in full since the start of the story.
-func (s *story) reads(words []string) error {
+// checkReads checks how often a disk was read in full since the start of the story.
+func (s *story) checkReads(words []string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
 	if got := fmt.Sprint(s.helpers.read[words[0]]); got != words[1] {
@@ -253,7 +253,7 @@ func (s *story) find(name string) (d api.Device, err error) {
 // state waits until the lease of a disk has that state and reason.
 func (s *story) state(words []string) error {
 	want := strings.Join(words[1:], " ")
-	return s.until(words[0], func(d api.Device) error {
+	return s.pollDevice(words[0], func(d api.Device) error {
 		if got := strings.TrimSpace(d.State + " " + d.Reason); got != want {
 			return fmt.Errorf("it is %s", got)
 		}
@@ -261,8 +261,8 @@ func (s *story) state(words []string) error {
 	})
 }
 
-// until polls a device until the check returns nil.
-func (s *story) until(name string, check func(api.Device) error) error {
+// pollDevice polls a device until the check returns nil.
+func (s *story) pollDevice(name string, check func(api.Device) error) error {
 	return eventually(func() error {
 		d, err := s.find(name)
 		if err != nil {
@@ -328,9 +328,9 @@ func (s *story) whyOpensNothing(words []string) error {
 	return nil
 }
 
-// held waits until the daemon knows which pod holds a device.
-func (s *story) held(words []string) error {
-	return s.until(words[0], func(d api.Device) error {
+// waitHeld waits until the daemon knows which pod holds a device.
+func (s *story) waitHeld(words []string) error {
+	return s.pollDevice(words[0], func(d api.Device) error {
 		if d.Allocated == nil {
 			return errors.New("no pod is known to hold it")
 		}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// waits returns a task that is ready immediately and runs until its context ends.
-func waits(name string) task {
+// waitingTask returns a task that is ready immediately and runs until its context ends.
+func waitingTask(name string) task {
 	return task{name, func(ctx context.Context, ready func()) error {
 		ready()
 		<-ctx.Done()
@@ -21,14 +21,14 @@ func waits(name string) task {
 func TestTasksEndWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	signal := errors.New("terminated")
-	if err := runTasks(ctx, []task{waits("a"), waits("b")}, func() { cancel(signal) }); err != nil {
+	if err := runTasks(ctx, []task{waitingTask("a"), waitingTask("b")}, func() { cancel(signal) }); err != nil {
 		t.Errorf("a clean stop is the error %v", err)
 	}
 }
 
 func TestTaskThatFailsEndsTheOthers(t *testing.T) {
 	fails := task{"the broken one", func(context.Context, func()) error { return errors.New("no more") }}
-	err := runTasks(t.Context(), []task{waits("a"), fails}, func() {})
+	err := runTasks(t.Context(), []task{waitingTask("a"), fails}, func() {})
 	if err == nil || err.Error() != "the broken one: no more" {
 		t.Errorf("error %v", err)
 	}
@@ -39,7 +39,7 @@ func TestTaskThatEndsByItselfIsAFailure(t *testing.T) {
 		ready()
 		return nil
 	}}
-	err := runTasks(t.Context(), []task{waits("a"), ends}, func() {})
+	err := runTasks(t.Context(), []task{waitingTask("a"), ends}, func() {})
 	if err == nil || !strings.Contains(err.Error(), "the short one") {
 		t.Errorf("error %v", err)
 	}
@@ -56,7 +56,7 @@ func TestReadyOnlyWhenAllAre(t *testing.T) {
 	}}
 	allReady := make(chan struct{})
 	done := make(chan error, 1)
-	go func() { done <- runTasks(ctx, []task{waits("a"), late}, func() { close(allReady) }) }()
+	go func() { done <- runTasks(ctx, []task{waitingTask("a"), late}, func() { close(allReady) }) }()
 	select {
 	case <-allReady:
 		t.Error("ready before the late one is")

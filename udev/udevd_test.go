@@ -70,8 +70,8 @@ func (c cgroups) watch(interval time.Duration) <-chan Event {
 	return events
 }
 
-// missed waits for a Missed event.
-func (c cgroups) missed(events <-chan Event) {
+// waitMissed waits for a Missed event.
+func (c cgroups) waitMissed(events <-chan Event) {
 	c.t.Helper()
 	select {
 	case e := <-events:
@@ -96,10 +96,10 @@ func TestUdevdThatEnds(t *testing.T) {
 			for range 3 {
 				end(c)
 				for range 3 {
-					c.missed(events)
+					c.waitMissed(events)
 				}
 				c.put("1")
-				c.missed(events)
+				c.waitMissed(events)
 			}
 		})
 	}
@@ -109,18 +109,18 @@ func TestUdevdThatEnds(t *testing.T) {
 func TestUdevdIsBackAtOnce(t *testing.T) {
 	c := newCgroups(t)
 	events := c.watch(time.Hour)
-	c.missed(events) // udevd is absent, and later changes are noticed
+	c.waitMissed(events) // udevd is absent, and later changes are noticed
 	c.must(os.Mkdir(filepath.Join(c.root, "system.slice", "other.service"), 0o755))
 	c.put("1")
-	c.missed(events)
+	c.waitMissed(events)
 	c.put("0")
-	c.missed(events)
+	c.waitMissed(events)
 	c.put("1")
-	c.missed(events)
+	c.waitMissed(events)
 	c.remove()
-	c.missed(events)
+	c.waitMissed(events)
 	c.put("1")
-	c.missed(events)
+	c.waitMissed(events)
 }
 
 // TestUdevdIsRestarted restarts udevd before the watch checks for it.

@@ -68,9 +68,9 @@ func (d *drives) scrubs() string {
 	return fmt.Sprint(d.erased)
 }
 
-// adoptable returns a recording of disks with data. It has NVMe drives, of which one is mounted, and a virtual disk
+// recordAdoptable returns a recording of disks with data. It has NVMe drives, of which one is mounted, and a virtual disk
 // without an identity.
-func adoptable() string {
+func recordAdoptable() string {
 	text := "F: /proc/sys/kernel/random/boot_id=b007\n\nF: /proc/self/mountinfo=30 22 259:4 / /data rw - ext4 /dev/nvme4n1 rw\n\n"
 	for i := 1; i <= 6; i++ {
 		text += fmt.Sprintf("P: /devices/pci0000:00/0000:00:0%[1]d.0/nvme/nvme%[1]d\nE: SUBSYSTEM=nvme\nA: state=live\nA: transport=pcie\n\n"+
@@ -104,7 +104,7 @@ match = { SUBSYSTEM = "widget" }
 // TestAdoptIsRefused checks that the command and the control socket refuse these disks, and that nothing is erased.
 func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
-	n := touchable(t, adoptable(), adoptableResources, d.touch())
+	n := nodeWithHelpers(t, recordAdoptable(), adoptableResources, d.touch())
 	n.inventory.Allocated(map[string][]string{"nvme-eui.2": {"nvme-eui.2"}}, "")
 	n.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: map[string][]string{"nvme-eui.3": {"A"}}})
 	n.inventory.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"nvme-eui.3": kubelet.Held}})
@@ -154,7 +154,7 @@ func TestAdoptIsRefused(t *testing.T) {
 // TestDiskWithoutIdentity checks that the reason for such a disk names a command that makes the disk available.
 func TestDiskWithoutIdentity(t *testing.T) {
 	d := &drives{erased: make(map[string]string)}
-	n := touchable(t, adoptable(), adoptableResources, d.touch())
+	n := nodeWithHelpers(t, recordAdoptable(), adoptableResources, d.touch())
 	const id = "node-pci-0000:00:0f.0"
 	const why = "unproven: the disk contains ext4; metalplugctl reset " + id + " --scrub zero erases and offers the disk"
 	n.await(id, "Unhealthy", why)

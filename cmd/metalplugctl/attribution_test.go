@@ -66,7 +66,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
 		t.Fatal(err)
 	}
-	d := n.allocated()
+	d := n.waitHolder()
 	if want := (api.Pod{Namespace: "shop", Name: "db-0", Container: "postgres"}); *d.Allocated != want || !d.Held || d.Holders != nil {
 		t.Errorf("%+v", d)
 	}
@@ -99,8 +99,8 @@ func TestWhoHoldsADevice(t *testing.T) {
 	}
 }
 
-// allocated waits until exactly one holder of a device is known.
-func (n *node) allocated() api.Device {
+// waitHolder waits until exactly one holder of a device is known.
+func (n *node) waitHolder() api.Device {
 	n.t.Helper()
 	for limit := time.Now().Add(patience); ; {
 		var devices, held []api.Device
@@ -146,7 +146,7 @@ func TestNoFileOfTheDaemonIsOpened(t *testing.T) {
 	if err := place(file, "nonsense = 1\n"); err != nil {
 		t.Fatal(err)
 	}
-	socket := answering(t, map[string]any{
+	socket := serveAnswers(t, map[string]any{
 		"/v1/status": api.Status{Configuration: api.Configuration{File: file}}, "/v1/devices": []api.Device{},
 	})
 	for _, command := range []string{"doctor", "check"} {

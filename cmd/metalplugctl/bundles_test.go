@@ -120,8 +120,8 @@ members = ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch"]
 near = "numa"
 `
 
-// written writes a recording and a configuration, and replaces words in both.
-func written(t *testing.T, recorded, text string, words ...string) (machine, file string) {
+// writeFixture writes a recording and a configuration, and replaces words in both.
+func writeFixture(t *testing.T, recorded, text string, words ...string) (machine, file string) {
 	t.Helper()
 	dir := t.TempDir()
 	machine, file = filepath.Join(dir, "recording"), filepath.Join(dir, "t.toml")
@@ -134,7 +134,7 @@ func written(t *testing.T, recorded, text string, words ...string) (machine, fil
 // bundle are below one switch. A container with two bundles gets both from one switch.
 func TestBundlesOfAServer(t *testing.T) {
 	each := [3]int{2, 2, 2}
-	machine, file := written(t, server(each, each, each, each), trainBundles, `"numa"`, `"switch"`)
+	machine, file := writeFixture(t, server(each, each, each, each), trainBundles, `"numa"`, `"switch"`)
 	code, stdout, stderr := ctl(t, "topology", "--recording", machine, "--config", file, "-o", "json")
 	var found api.Topology
 	if err := json.Unmarshal([]byte(stdout), &found); code != exitOK || err != nil {
@@ -173,7 +173,7 @@ func TestBundlesOfTheManual(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(page), "```toml\n")
 	text, _, _ = strings.Cut(text, "```")
-	_, file := written(t, "", text)
+	_, file := writeFixture(t, "", text)
 	_, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--config", file, "--once", "--allocate", "example.org/train=2")
 	golden(t, "bundles-pod.txt", stdout+stderr)
 }
@@ -182,7 +182,7 @@ func TestBundlesOfTheManual(t *testing.T) {
 // fewer bundles. Its last bundle has members below two switches.
 func TestBundlesOfOddNumbers(t *testing.T) {
 	t.Setenv("TERM", "xterm")
-	machine, file := written(t, server([3]int{3, 1, 1}, [3]int{1, 2, 2}, [3]int{2, 1, 0}, [3]int{0, 1, 1}), trainBundles)
+	machine, file := writeFixture(t, server([3]int{3, 1, 1}, [3]int{1, 2, 2}, [3]int{2, 1, 0}, [3]int{0, 1, 1}), trainBundles)
 	_, stdout, _ := ctl(t, "topology", "--recording", machine, "--config", file)
 	golden(t, "bundles-topology.txt", stdout)
 	top, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
@@ -191,7 +191,7 @@ func TestBundlesOfOddNumbers(t *testing.T) {
 	}
 	defer os.RemoveAll(top)
 	v := onTerminal(t, 200, 60, "preview", "--recording", machine, "--config", file, "--allocate", "example.org/train=2", "--serve", filepath.Join(top, "try"))
-	v.until("default/pod-1")
+	v.waitText("default/pod-1")
 	for name, args := range map[string][]string{
 		"bundles-list.txt": {"list", "--all"},
 		"bundles-why.txt":  {"why", "bundle-GPU-00000000-0000-0000-0000-000000000001"},
@@ -222,7 +222,7 @@ func TestCheckOfBundles(t *testing.T) {
 		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train gets no device: the remaining devices are not near enough (near = "numa"); to list the devices, add --explain`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			machine, file := written(t, server([3]int{1, 1, 1}, [3]int{}, [3]int{1, 1, 1}), trainBundles+"[hardware]\nsource = \"recording:recording\"\n", members, test.now)
+			machine, file := writeFixture(t, server([3]int{1, 1, 1}, [3]int{}, [3]int{1, 1, 1}), trainBundles+"[hardware]\nsource = \"recording:recording\"\n", members, test.now)
 			_, stdout, stderr := ctl(t, "check", file)
 			if all := stdout + stderr; !strings.Contains(all, filepath.Dir(machine)+"/"+test.want) {
 				t.Errorf("no %q in\n%s", test.want, all)

@@ -317,13 +317,13 @@ func TestProcessOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &doctor{machine: machine{root: dir}, config: config.Default()}
-	if found := d.does("kubelet's directories"); len(found) != 1 || found[0].Level != levelFail {
+	if found := d.runChecks("kubelet's directories"); len(found) != 1 || found[0].Level != levelFail {
 		t.Errorf("root's: %+v", found)
 	}
 	if err := os.Chown(filepath.Join(dir, "/proc/4711"), 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	if found := d.does("kubelet's directories"); found != nil {
+	if found := d.runChecks("kubelet's directories"); found != nil {
 		t.Errorf("another's: %+v", found)
 	}
 }
@@ -369,7 +369,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
 			t.Error(errno)
 		}
-		found <- d.does("daemon", "helper sockets", "kubelet", "kubelet's checkpoint", "SELinux")
+		found <- d.runChecks("daemon", "helper sockets", "kubelet", "kubelet's checkpoint", "SELinux")
 	}()
 	var got []string
 	for _, f := range <-found {
@@ -441,7 +441,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 		if f.counts != nil {
 			answers["/v1/kubelet"] = api.KubeletCounts{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
 		}
-		d.client.Socket = answering(t, answers)
+		d.client.Socket = serveAnswers(t, answers)
 	}
 	found := d.examine()
 	for i := range found {
@@ -450,8 +450,8 @@ func (f *fixture) examine(t *testing.T) []finding {
 	return found
 }
 
-// does runs the named checks and returns their findings.
-func (d *doctor) does(names ...string) []finding {
+// runChecks runs the named checks and returns their findings.
+func (d *doctor) runChecks(names ...string) []finding {
 	d.found = nil
 	for _, c := range checks {
 		if slices.Contains(names, c.name) {

@@ -56,8 +56,8 @@ func (n *node) follow(args ...string) *following {
 	return f
 }
 
-// until waits for a line that contains all of these parts.
-func (f *following) until(parts ...string) {
+// waitLine waits for a line that contains all of these parts.
+func (f *following) waitLine(parts ...string) {
 	f.t.Helper()
 	limit := time.After(patience)
 	for {
@@ -79,37 +79,37 @@ func TestEvents(t *testing.T) {
 	recording := bundledText(t, "gpu-server")
 	n := newNode(t, recording, "")
 	text, objects := n.follow("events"), n.follow("events", "-o", "json")
-	text.until("listening")
-	objects.until(`"event":"listening"`)
+	text.waitLine("listening")
+	objects.waitLine(`"event":"listening"`)
 	k := n.connect(nvmeName)
-	text.until("connected", nvmeName)
+	text.waitLine("connected", nvmeName)
 	if _, _, stderr := n.ctl("cordon", lastDisk, "-r", "x"); stderr != "" {
 		t.Fatal(stderr)
 	}
-	text.until("cordoned", lastDisk, "- x")
-	objects.until(`"event":"cordoned"`, `"id":"`+lastDisk+`"`, `"cordoned":true`)
+	text.waitLine("cordoned", lastDisk, "- x")
+	objects.waitLine(`"event":"cordoned"`, `"id":"`+lastDisk+`"`, `"cordoned":true`)
 	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	text.until("uncordoned", lastDisk)
+	text.waitLine("uncordoned", lastDisk)
 	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
 		t.Fatal(err)
 	}
-	text.until("allocated", "to a pod")
+	text.waitLine("allocated", "to a pod")
 	at := strings.Index(recording, "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n")
 	end := at + strings.Index(recording[at:], "\n\n") + 2
 	n.plug(recording[:at] + recording[end:])
-	text.until("gone", "GPU-6513270e-269e-4d37-b2a7-4de452e6b438")
+	text.waitLine("gone", "GPU-6513270e-269e-4d37-b2a7-4de452e6b438")
 	k.Stop()
-	text.until("disconnected", nvmeName)
+	text.waitLine("disconnected", nvmeName)
 	n.hangup <- nil
-	text.until("reloaded", "the configuration")
+	text.waitLine("reloaded", "the configuration")
 	valid, err := os.ReadFile(n.path("t.toml"))
 	if err := errors.Join(err, os.WriteFile(n.path("t.toml"), []byte("nonsense = 1\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	n.hangup <- nil
-	text.until("refused", "the previous one still applies", "t.toml:1: nonsense: unknown key")
+	text.waitLine("refused", "the previous one still applies", "t.toml:1: nonsense: unknown key")
 	text.cancel()
 	if code := <-text.code; code != exitOK {
 		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
@@ -119,7 +119,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	objects.until(`"event":"listening"`)
+	objects.waitLine(`"event":"listening"`)
 	objects.cancel()
 	code, said := <-objects.code, objects.stderr.String()
 	if code != exitOK || strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer: "+n.socket()) || !strings.Contains(said, "; waiting for the daemon\n") {
@@ -137,25 +137,25 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	objects := n.follow("watch", "-o", "json")
-	objects.until(lastDisk, `"cordoned":false`)
+	objects.waitLine(lastDisk, `"cordoned":false`)
 	if _, _, stderr := n.ctl("cordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	objects.until(lastDisk, `"cordoned":true`)
+	objects.waitLine(lastDisk, `"cordoned":true`)
 	n.stop()
 	n.start()
 	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	objects.until(lastDisk, `"cordoned":false`)
+	objects.waitLine(lastDisk, `"cordoned":false`)
 	objects.cancel()
 	if code := <-objects.code; code != exitOK {
 		t.Errorf("after a restart of the daemon: exit %d: %s", code, objects.stderr)
 	}
 }
 
-// answering starts a server in place of metalplugd. It encodes an answer for each path.
-func answering(t *testing.T, answers map[string]any) (socket string) {
+// serveAnswers starts a server in place of metalplugd. It encodes an answer for each path.
+func serveAnswers(t *testing.T, answers map[string]any) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {

@@ -52,11 +52,11 @@ const nvmeOffered = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \
 // nvmeOffered.
 func newNode(t *testing.T, recording, extra string) *node {
 	t.Helper()
-	return touchable(t, recording, extra, nil)
+	return nodeWithHelpers(t, recording, extra, nil)
 }
 
-// touchable returns a node whose devices can be opened.
-func touchable(t *testing.T, recording, extra string, touch *device.Touch) *node {
+// nodeWithHelpers returns a node whose devices can be opened.
+func nodeWithHelpers(t *testing.T, recording, extra string, touch *device.Touch) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
@@ -156,8 +156,8 @@ func (n *node) connect(resources ...string) *kubelet.Kubelet {
 	return k
 }
 
-// complained waits until metalplugd reports this complaint about a resource.
-func (n *node) complained(resource, complaint string) {
+// waitComplaint waits until metalplugd reports this complaint about a resource.
+func (n *node) waitComplaint(resource, complaint string) {
 	n.t.Helper()
 	for limit := time.After(patience); ; {
 		var all []api.Resource
@@ -175,8 +175,8 @@ func (n *node) complained(resource, complaint string) {
 	}
 }
 
-// until waits for a snapshot that meets a condition.
-func (n *node) until(what string, is func(*inventory.Snapshot) bool) {
+// waitSnapshot waits for a snapshot that meets a condition.
+func (n *node) waitSnapshot(what string, is func(*inventory.Snapshot) bool) {
 	n.t.Helper()
 	limit := time.After(patience)
 	for {
@@ -242,7 +242,7 @@ func TestListStatusWhyCordon(t *testing.T) {
 	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
 		t.Fatal(err)
 	}
-	n.until("held", func(s *inventory.Snapshot) bool {
+	n.waitSnapshot("held", func(s *inventory.Snapshot) bool {
 		for _, d := range s.Offer(nvmeName).Devices {
 			if d.Held() {
 				return true
@@ -316,7 +316,7 @@ name = "example.org/tty"
 class = "node"
 match = { SUBSYSTEM = "tty" }
 `)
-	n.complained("nvidia.com/gpu", "waiting for the kubelet")
+	n.waitComplaint("nvidia.com/gpu", "waiting for the kubelet")
 	for file, what := range map[string]string{
 		"why-excluded.txt":      "/dev/nvidia2",
 		"why-taken.txt":         "/dev/nvidia3",
@@ -367,10 +367,10 @@ func TestCordonWaits(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	held := map[string][]string{lastDisk: {lastDisk}}
 	n.inventory.Allocated(held, "")
-	n.until("held", func(s *inventory.Snapshot) bool { return s.Find(lastDisk).Held() })
+	n.waitSnapshot("held", func(s *inventory.Snapshot) bool { return s.Find(lastDisk).Held() })
 	waiting, interrupted := n.follow("cordon", "nvme1n1", lastPCI, "--wait"), n.follow("cordon", lastDisk, "--wait")
-	waiting.until(lastDisk, "Cordoned: by the operator; held by a pod")
-	interrupted.until(lastDisk, "held by a pod")
+	waiting.waitLine(lastDisk, "Cordoned: by the operator; held by a pod")
+	interrupted.waitLine(lastDisk, "held by a pod")
 	interrupted.cancel()
 	if code := <-interrupted.code; code != exitProblem {
 		t.Errorf("interrupted: exit %d", code)
@@ -445,7 +445,7 @@ func TestDeviceThatWasRemoved(t *testing.T) {
 	n.plug(strings.Join(slices.DeleteFunc(blocks, func(block string) bool {
 		return strings.Contains(block, lastPCI) || strings.Contains(block, "0000:1c:00.0")
 	}), "\n\n"))
-	n.until("removed", func(s *inventory.Snapshot) bool { return s.Find(system) == nil && !s.Find(lastDisk).Present })
+	n.waitSnapshot("removed", func(s *inventory.Snapshot) bool { return s.Find(system) == nil && !s.Find(lastDisk).Present })
 	for _, name := range []string{system, "/dev/nvme0n1", "nvme0n1", "1c:00.0"} {
 		for _, args := range [][]string{
 			{"cordon"}, {"cordon", "--wait"}, {"uncordon"}, {"adopt"}, {"adopt", "--yes"}, {"reset"}, {"reset", "--scrub", "zero", "--yes"}, {"why"},
@@ -483,9 +483,9 @@ func TestHardwareSteersNoTerminal(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	follower := n.follow("events")
-	follower.until("listening")
+	follower.waitLine("listening")
 	n.plug(strings.ReplaceAll(text, "A: state=live\\n\n", "A: state=dead"+bad+"\\n\n"))
-	follower.until("is dead")
+	follower.waitLine("is dead")
 	follower.cancel()
 	<-follower.code
 	for _, args := range [][]string{
@@ -584,12 +584,12 @@ func TestWhoIsNotRegistered(t *testing.T) {
 			}
 		}
 	}
-	n.complained(nvmeName, "waiting for the kubelet")
+	n.waitComplaint(nvmeName, "waiting for the kubelet")
 	told("waiting for the kubelet: find "+n.path("plugins/kubelet.sock")+": no such file or directory", "systemctl start kubelet")
 	if err := errors.Join(os.Rename(n.path("plugins"), n.path("gone")), os.WriteFile(n.path("plugins"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	n.complained(nvmeName, "not a directory")
+	n.waitComplaint(nvmeName, "not a directory")
 	told("not a directory", moveFileRemedy)
 	if err := errors.Join(os.Remove(n.path("plugins")), os.Mkdir(n.path("plugins"), 0o755)); err != nil {
 		t.Fatal(err)
@@ -602,7 +602,7 @@ func TestWhoIsNotRegistered(t *testing.T) {
 	pluginapi.RegisterRegistrationServer(refusing, refusal{})
 	go refusing.Serve(l)
 	defer refusing.Stop()
-	n.complained(nvmeName, "the resource name is invalid")
+	n.waitComplaint(nvmeName, "the resource name is invalid")
 	told("with the kubelet: the resource name is invalid", "systemctl start kubelet")
 }
 

@@ -29,10 +29,10 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 			}
 			c := config.Default()
 			c.Paths.Sysfs, c.Paths.Dev, c.Paths.Proc = filepath.Join(root, "sys"), filepath.Join(root, "dev"), filepath.Join(root, "proc")
-			want := previewed(t, string(b.Text))
+			want := runPreview(t, string(b.Text))
 			for _, serials := range []bool{true, false} {
 				r := &recording.Recorder{Tree: sysfsOf(c), Serials: serials}
-				got := previewed(t, record(r, c, parsed.Devices()))
+				got := runPreview(t, record(r, c, parsed.Devices()))
 				if serials && !reflect.DeepEqual(got, want) {
 					t.Errorf("recorded %+v\nwant %+v", got, want)
 				}
@@ -44,8 +44,8 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 	}
 }
 
-// previewed returns the output of preview for a recording.
-func previewed(t *testing.T, text string) previewState {
+// runPreview returns the output of preview for a recording.
+func runPreview(t *testing.T, text string) previewState {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "recording")
 	if err := place(file, text); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// unpacked returns the files of an archive.
-func unpacked(t *testing.T, name string) map[string]string {
+// unpackArchive returns the files of an archive.
+func unpackArchive(t *testing.T, name string) map[string]string {
 	t.Helper()
 	f, err := os.Open(name)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestBundle(t *testing.T) {
 	if code != exitOK || stderr != "" || stdout != file+": read it before you send it\n" {
 		t.Fatalf("exit %d, %s, %s", code, stdout, stderr)
 	}
-	files := unpacked(t, file)
+	files := unpackArchive(t, file)
 	machine, _ := os.Hostname()
 	for name, text := range files {
 		for _, secret := range []string{
@@ -100,7 +100,7 @@ func TestBundle(t *testing.T) {
 	if code, stdout, stderr := ctl(t, "record", "--socket", "/none", "--serials", "--bundle", file+"2"); code != exitOK {
 		t.Errorf("without the daemon: exit %d, %s, %s", code, stdout, stderr)
 	}
-	if text := unpacked(t, file+"2")["metalplug/status.json"]; !strings.Contains(text, "not available: metalplugd does not answer") {
+	if text := unpackArchive(t, file+"2")["metalplug/status.json"]; !strings.Contains(text, "not available: metalplugd does not answer") {
 		t.Errorf("without the daemon: %s", text)
 	}
 }
@@ -130,7 +130,7 @@ func TestBundleHidesEnv(t *testing.T) {
 		if code, _, stderr := ctl(t, "record", "--config", main, "--socket", "/none", "--bundle", report); code != exitOK {
 			t.Fatalf("exit %d, %s", code, stderr)
 		}
-		files := unpacked(t, report)
+		files := unpackArchive(t, report)
 		for name, content := range files {
 			if strings.Contains(content, "hunter2") {
 				t.Errorf("%s\n%s has the password:\n%s", text, name, content)
@@ -145,7 +145,7 @@ func TestBundleHidesEnv(t *testing.T) {
 // TestBundleHidesPods checks that pods are hidden even if their name is too short for masking.
 func TestBundleHidesPods(t *testing.T) {
 	device := api.Device{ID: "GPU-1", Held: true, Allocated: &api.Pod{Namespace: "ns", Name: "p", Container: "c"}}
-	o := clientOptions{socket: answering(t, map[string]any{"/v1/devices": []api.Device{device}})}
+	o := clientOptions{socket: serveAnswers(t, map[string]any{"/v1/devices": []api.Device{device}})}
 	b := bugReport{recorder: new(recording.Recorder)}
 	b.addAnswers(t.Context(), o.client())
 	if text := b.files[0].text; !strings.Contains(text, "\"pod\": \"pod\"") || strings.Contains(text, "\"ns\"") {

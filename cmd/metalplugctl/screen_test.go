@@ -154,7 +154,7 @@ func TestLogin(t *testing.T) {
 
 // TestListBeforeTheInspection checks that a list right after the start of metalplugd does not say that there is no device.
 func TestListBeforeTheInspection(t *testing.T) {
-	socket := answering(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{Version: "1.0"}})
+	socket := serveAnswers(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{Version: "1.0"}})
 	if code, stdout, _ := ctl(t, "--socket", socket, "list"); code != exitOK || !strings.Contains(stdout, "has not inspected the hardware yet") {
 		t.Errorf("exit %d: %s", code, stdout)
 	}
@@ -162,7 +162,7 @@ func TestListBeforeTheInspection(t *testing.T) {
 
 // TestErrorsHaveNoControlCharacters checks that an error does not repeat an escape sequence of an argument.
 func TestErrorsHaveNoControlCharacters(t *testing.T) {
-	code, _, stderr := ctl(t, "--socket", answering(t, nil), "cordon", "v\x1b[2Jx")
+	code, _, stderr := ctl(t, "--socket", serveAnswers(t, nil), "cordon", "v\x1b[2Jx")
 	if code != exitProblem || strings.Contains(stderr, "\x1b") || !strings.Contains(stderr, "v [2Jx") {
 		t.Errorf("exit %d: %q", code, stderr)
 	}
@@ -193,7 +193,7 @@ func TestDaemonOfAnotherVersion(t *testing.T) {
 		if text == "" { // an old daemon without these paths
 			answers = nil
 		}
-		socket := answering(t, answers)
+		socket := serveAnswers(t, answers)
 		for _, args := range [][]string{
 			{"list"}, {"status"}, {"why", "x"}, {"watch", "--once"}, {"events"}, {"topology"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}, {"adopt", "x"},
 		} {
@@ -211,13 +211,13 @@ func TestFollowOfABrokenStream(t *testing.T) {
 		"nonsense":                     "read the events of",
 		`{"event":"listening"}` + "\n": "metalplugd stopped",
 	} {
-		o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
+		o := clientOptions{socket: serveAnswers(t, map[string]any{"/v1/events": raw(text)})}
 		err := o.stream(t.Context(), func(api.Event) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
-	o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
+	o := clientOptions{socket: serveAnswers(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
 	full := errors.New("no space left")
 	if err := o.stream(t.Context(), func(api.Event) error { return full }); !errors.Is(err, full) {
 		t.Error(err)

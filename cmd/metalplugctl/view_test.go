@@ -64,8 +64,8 @@ func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
 	return v
 }
 
-// until waits for a text in the output after the last match.
-func (v *terminal) until(text string) {
+// waitText waits for a text in the output after the last match.
+func (v *terminal) waitText(text string) {
 	v.t.Helper()
 	for limit := time.After(patience); ; {
 		if _, rest, ok := strings.Cut(v.all, text); ok {
@@ -106,21 +106,21 @@ func TestLivePreview(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.umockdev")
 	save(t, file, "")
 	v := onTerminal(t, 80, 24, "preview", "--config", withDisks(t), "--recording", file)
-	v.until(openView)
-	v.until("matches no device of this machine")
+	v.waitText(openView)
+	v.waitText("matches no device of this machine")
 	save(t, file, bundledText(t, "gpu-server"))
-	v.until("nvidia.com/gpu           8         8")
-	v.until("gpu-0000:03:00.0                           -                        Not offered")
-	v.until("q quits  1-23 of ")
+	v.waitText("nvidia.com/gpu           8         8")
+	v.waitText("gpu-0000:03:00.0                           -                        Not offered")
+	v.waitText("q quits  1-23 of ")
 	v.press("\x1b[6~")
-	v.until("q quits  23-45 of ")
+	v.waitText("q quits  23-45 of ")
 	v.press("k")
-	v.until("q quits  22-44 of ")
+	v.waitText("q quits  22-44 of ")
 	save(t, file, "nonsense")
-	v.until("recording not reloaded")
+	v.waitText("recording not reloaded")
 	v.press("G?\x1b[1~")
-	v.until("In \"kubectl describe node\"")
-	v.until("recording not reloaded")
+	v.waitText("In \"kubectl describe node\"")
+	v.waitText("recording not reloaded")
 	v.press("q")
 	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
 		t.Errorf("exit %d, %q", code, last)
@@ -137,11 +137,11 @@ func TestServe(t *testing.T) {
 	defer os.RemoveAll(top)
 	dir := filepath.Join(top, "try")
 	v := onTerminal(t, 200, 60, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=2", "--serve", dir)
-	v.until("METALPLUG_SOCKET=" + dir + "/control.sock; " + os.Args[0] + " list")
-	v.until("A container that requests nvidia.com/gpu=2 gets:")
-	v.until("METALPLUG_NVIDIA_COM_GPU=")
+	v.waitText("METALPLUG_SOCKET=" + dir + "/control.sock; " + os.Args[0] + " list")
+	v.waitText("A container that requests nvidia.com/gpu=2 gets:")
+	v.waitText("METALPLUG_NVIDIA_COM_GPU=")
 	given, _, _ := strings.Cut(v.all, ",")
-	v.until("default/pod-1")
+	v.waitText("default/pod-1")
 	socket := filepath.Join(dir, "control.sock")
 	for _, test := range []struct{ args, want string }{
 		{"status", "nvidia.com/gpu           8 of 8 healthy, 2 held; kubelet connected\n"},
@@ -153,7 +153,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: exit %d, %s\n%s", test.args, code, stderr, stdout)
 		}
 	}
-	v.until("metalplug.io/infiniband  8         7")
+	v.waitText("metalplug.io/infiniband  8         7")
 	if code, _, stderr := ctl(t, "preview", "--recording", "gpu-server", "--serve", dir); code != exitProblem || !strings.Contains(stderr, ": file exists; name a new directory") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
@@ -172,17 +172,17 @@ func TestWatchOnATerminal(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	v := onTerminal(t, 20, 60, "--socket", n.socket(), "watch")
-	v.until("    7 of 7 healthy;" + endLine)
+	v.waitText("    7 of 7 healthy;" + endLine)
 	if _, _, stderr := n.ctl("cordon", lastDisk, "--reason", "ticket 4711"); stderr != "" {
 		t.Fatal(stderr)
 	}
-	v.until("    6 of 7 healthy," + endLine)
-	v.until("    Cordoned")
-	v.until("    cordoned: ticket" + endLine)
+	v.waitText("    6 of 7 healthy," + endLine)
+	v.waitText("    Cordoned")
+	v.waitText("    cordoned: ticket" + endLine)
 	n.stop()
-	v.until("metalplugd does not")
+	v.waitText("metalplugd does not")
 	n.start()
-	v.until(endScreen + reverse + "q quits") // no output may come in between
+	v.waitText(endScreen + reverse + "q quits") // no output may come in between
 	v.press("q")
 	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
 		t.Errorf("exit %d, %q", code, last)

@@ -111,13 +111,13 @@ func (b *bench) allocate(id string) {
 	b.t.Helper()
 	b.inventory.Allocated(map[string][]string{id: {id}}, "")
 	b.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: map[string][]string{id: {"A"}}})
-	b.until("the device is not held", func() bool {
+	b.waitFor("the device is not held", func() bool {
 		snapshot, _ := b.inventory.Snapshot()
 		return snapshot.Offer(resource).Find(id).Held()
 	})
 }
 
-func (b *bench) until(what string, holds func() bool) {
+func (b *bench) waitFor(what string, holds func() bool) {
 	b.t.Helper()
 	for limit := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// loaded loads m.toml with other files, which must be valid.
-func loaded(t *testing.T, files map[string]string) config.Config {
+// loadWith loads m.toml with other files, which must be valid.
+func loadWith(t *testing.T, files map[string]string) config.Config {
 	t.Helper()
 	c, err := config.Load(filepath.Join(tree(t, files), "m.toml"))
 	if err != nil {
@@ -39,14 +39,14 @@ func TestOrder(t *testing.T) {
 	const files = "[[resource]]\nname = \"example.com/a\"\nclass = \"gpu\"\n[[resource]]\nname = \"amd.com/gpu\"\nshares = 2\n"
 	own := []string{"example.com/a", "amd.com/gpu", "example.com/b"}
 	drop := "[[resource]]\nname = \"example.com/b\"\nclass = \"gpu\"\n[[resource]]\nname = \"example.com/a\"\nshares = 3\n"
-	if got, want := names(loaded(t, map[string]string{"m.toml": files, "conf.d/a.toml": drop})), append(own, rest...); !slices.Equal(got, want) {
+	if got, want := names(loadWith(t, map[string]string{"m.toml": files, "conf.d/a.toml": drop})), append(own, rest...); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	none := "builtin = false\n" + strings.Replace(files, "shares", "class = \"gpu\"\nshares", 1)
-	if got := names(loaded(t, map[string]string{"m.toml": none, "conf.d/a.toml": drop})); !slices.Equal(got, own) {
+	if got := names(loadWith(t, map[string]string{"m.toml": none, "conf.d/a.toml": drop})); !slices.Equal(got, own) {
 		t.Errorf("without the built-in resources: %q, want %q", got, own)
 	}
-	if got := names(loaded(t, map[string]string{"m.toml": "", "conf.d/a.toml": "builtin = false"})); len(got) != 0 {
+	if got := names(loadWith(t, map[string]string{"m.toml": "", "conf.d/a.toml": "builtin = false"})); len(got) != 0 {
 		t.Errorf("nothing at all: %q", got)
 	}
 }
@@ -63,7 +63,7 @@ func TestPodResourcesFollow(t *testing.T) {
 		{moved + "pod_resources = \"/b/s.sock\"\n", "", "/b/s.sock"},
 		{"[paths]\ndevice_plugins = \"/plugins\"\n", "", "/pod-resources/kubelet.sock"},
 	} {
-		if got := loaded(t, map[string]string{"m.toml": test.main, "conf.d/a.toml": test.drop}).Paths.PodResources; got != test.want {
+		if got := loadWith(t, map[string]string{"m.toml": test.main, "conf.d/a.toml": test.drop}).Paths.PodResources; got != test.want {
 			t.Errorf("%q and %q: %q, want %q", test.main, test.drop, got, test.want)
 		}
 	}
@@ -90,7 +90,7 @@ func TestDisksAreOffUntilNamed(t *testing.T) {
 		"in two files":    {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\n", "conf.d/a.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset = { scrub = \"zero\" }"},
 		"overridden none": {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"", "conf.d/a.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset = { scrub = \"zero\" }"},
 	} {
-		if r := find(t, loaded(t, files), "metalplug.io/nvme"); r.Class != "nvme" || r.Reset.Scrub != "zero" || r.Optional {
+		if r := find(t, loadWith(t, files), "metalplug.io/nvme"); r.Class != "nvme" || r.Reset.Scrub != "zero" || r.Optional {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -103,7 +103,7 @@ func TestDisksAreOffUntilNamed(t *testing.T) {
 // detected after all files are merged.
 func TestOverrideNestedKeys(t *testing.T) {
 	main := disk + "[resource.reset]\nscrub = \"zero\"\nwhen = \"release\"\n[resource.units]\ninit = \"a@.service\"\nstart = \"a@.service\"\n"
-	c := loaded(t, map[string]string{
+	c := loadWith(t, map[string]string{
 		"m.toml": main, "conf.d/a.toml": "[[resource]]\nname = \"example.com/x\"\nreset.scrub = \"format\"\nunits.start = \"\"\n",
 	})
 	r := find(t, c, "example.com/x")

@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// saying starts a server that answers each connection with this text and disconnects.
-func saying(t *testing.T, text string) api.Client {
+// serveText starts a server that answers each connection with this text and disconnects.
+func serveText(t *testing.T, text string) api.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var d api.Device
-			err := saying(t, test.text).Get(t.Context(), "/v1/devices/x", &d)
+			err := serveText(t, test.text).Get(t.Context(), "/v1/devices/x", &d)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}

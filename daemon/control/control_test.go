@@ -114,8 +114,8 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// until waits for a snapshot that meets a condition.
-func (b *bench) until(what string, is func(*inventory.Snapshot) bool) {
+// waitSnapshot waits for a snapshot that meets a condition.
+func (b *bench) waitSnapshot(what string, is func(*inventory.Snapshot) bool) {
 	b.t.Helper()
 	limit := time.After(patience)
 	for {
@@ -159,7 +159,7 @@ func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	b.server.SetHolders(map[string][]api.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
+	b.waitSnapshot("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)
 	if _, err := time.Parse(time.RFC3339Nano, d["since"].(string)); err != nil {
 		t.Error(err)
@@ -194,7 +194,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("%+v\nwant\n%+v", got, want)
 	}
 	b.machine.Plug(widget("widget3", "C"))
-	b.until("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
+	b.waitSnapshot("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
 	for range 20 { // repeat the same refusal
 		b.server.Endpoints().Answered(resource, "Allocate", errors.New("no more"))
 	}
@@ -362,7 +362,7 @@ func TestWhy(t *testing.T) {
 	}
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
-	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
+	b.waitSnapshot("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
 	answer := get[api.Answer](b, "/v1/why?what="+alpha)
 	if want := "belongs to example.org/widget, not available to new pods: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want ||
 		!strings.Contains(fmt.Sprint(answer.Found[0].Steps), "the last work failed: media error") {

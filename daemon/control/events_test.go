@@ -121,7 +121,7 @@ func TestSlowClientsHoldNothingUp(t *testing.T) {
 		name := fmt.Sprintf("many%d", i)
 		b.machine.Plug(widget(name, name))
 	}
-	b.until("all there", func(s *inventory.Snapshot) bool { return len(s.Offer(resource).Devices) == 201 })
+	b.waitSnapshot("all there", func(s *inventory.Snapshot) bool { return len(s.Offer(resource).Devices) == 201 })
 	added := 0
 	for added < 200 {
 		select {

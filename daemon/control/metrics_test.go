@@ -93,7 +93,7 @@ func TestMetrics(t *testing.T) {
 	if err := b.cordon("node-B-widget", "x"); err != nil {
 		t.Fatal(err)
 	}
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() })
+	b.waitSnapshot("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() })
 	got := regexp.MustCompile(`(?m)^.*_bucket.*\n`).ReplaceAllString(b.metrics(), "")
 	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(got, `goversion="GO"`)
 	if got != wantMetrics {
@@ -111,7 +111,7 @@ func TestMetricsOfABundle(t *testing.T) {
 		{Resource: "example.org/pair", Class: &device.Bundle, Bundle: &device.Members{Resources: []string{resource}, Counts: []int{2}, Near: "any"}},
 	}, nil)
 	b.machine.Plug(widget("widget0", "A") + widget("widget2", "B"))
-	b.until("a bundle", func(s *inventory.Snapshot) bool { return s.Find("bundle-node-A-widget") != nil })
+	b.waitSnapshot("a bundle", func(s *inventory.Snapshot) bool { return s.Find("bundle-node-A-widget") != nil })
 	if got := b.metrics(); !strings.Contains(got, wantBundle) {
 		t.Errorf("no %s in\n%s", wantBundle, got)
 	}
@@ -131,7 +131,7 @@ func TestReleaseToOffer(t *testing.T) {
 		} else {
 			b.inventory.Released([]string{alpha})
 		}
-		b.until("another holder", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() == held })
+		b.waitSnapshot("another holder", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() == held })
 	}
 	for strings.Contains(b.metrics(), none) { // repeat until the server has noticed a release in time
 		hold(true)

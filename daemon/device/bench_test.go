@@ -8,7 +8,7 @@ import "testing"
 func BenchmarkLook(b *testing.B) {
 	for _, name := range []string{"nvme", "gpu-nvidia", "infiniband-mlx5"} {
 		b.Run(name, func(b *testing.B) {
-			h, devices := recorded(b, name)
+			h, devices := loadMachine(b, name)
 			b.ReportAllocs()
 			for b.Loop() {
 				if seen := lookAll(h, everything, devices); len(seen) == 0 {

@@ -203,8 +203,8 @@ func functionsIn(sightings []device.Sighting) []string {
 // event, the node of an adapter is its sibling, and so is the management function of an FPGA card.
 func TestWokenBy(t *testing.T) {
 	_, modules := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
-	_, adapters := recorded(t, "infiniband-mlx5")
-	_, cards := recorded(t, "fpga-xrt")
+	_, adapters := loadMachine(t, "infiniband-mlx5")
+	_, cards := loadMachine(t, "fpga-xrt")
 	siblings := []string{"infiniband_verbs", "infiniband_mad", "misc"}
 	for _, d := range slices.Concat(modules, adapters, cards) {
 		gpu, fpga := d.SysPath == "/sys/module/nvidia_uvm", d.Properties.Value("DRIVER") == "xclmgmt"

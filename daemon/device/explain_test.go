@@ -35,7 +35,7 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 	}
 	all := append(slices.Clone(everything), device.Rule{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty|block"}})
 	for _, file := range files {
-		h, devices := recorded(t, strings.TrimSuffix(filepath.Base(file), ".umockdev"))
+		h, devices := loadMachine(t, strings.TrimSuffix(filepath.Base(file), ".umockdev"))
 		for _, rules := range [][]device.Rule{all, nil} {
 			for _, u := range devices {
 				sightings, explanations := device.Look(h, rules, &u), device.Explain(h, rules, u)
@@ -47,8 +47,8 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 				}
 				for i, s := range sightings {
 					e := explanations[i]
-					if described([]device.Sighting{s}) != described([]device.Sighting{e.Sighting}) {
-						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]device.Sighting{s}), described([]device.Sighting{e.Sighting}))
+					if formatSightings([]device.Sighting{s}) != formatSightings([]device.Sighting{e.Sighting}) {
+						t.Errorf("%s: seen\n%s\nexplained\n%s", file, formatSightings([]device.Sighting{s}), formatSightings([]device.Sighting{e.Sighting}))
 					}
 					passed := slices.ContainsFunc(e.Steps, func(s device.Step) bool { return s.OK && s.What == "rule" }) &&
 						!slices.ContainsFunc(e.Steps, func(s device.Step) bool { return !s.OK && s.What != "class" && s.What != "rule" })
@@ -130,7 +130,7 @@ ok offer : the device can be offered
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			h, devices := recorded(t, "nvme", test.edits...)
+			h, devices := loadMachine(t, "nvme", test.edits...)
 			i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.SysPath == disk })
 			got := device.Explain(h, test.rules, devices[i])
 			if len(got) != 1 || steps(got[0]) != test.want {
@@ -141,7 +141,7 @@ ok offer : the device can be offered
 }
 
 func TestExplainGeneric(t *testing.T) {
-	h, devices := recorded(t, "nvme")
+	h, devices := loadMachine(t, "nvme")
 	rule := device.Rule{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}
 	i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.Subsystem == "nvme" })
 	got := steps(device.Explain(h, []device.Rule{rule}, devices[i])[0])

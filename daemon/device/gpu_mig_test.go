@@ -70,7 +70,7 @@ func TestMIG(t *testing.T) {
 
 // A resource can be limited to whole GPUs or to MIG devices.
 func TestMIGByRule(t *testing.T) {
-	h, devices := recorded(t, "gpu-nvidia-mig")
+	h, devices := loadMachine(t, "gpu-nvidia-mig")
 	rules := []device.Rule{
 		{Resource: "test/small", Class: &device.GPU, Match: map[string]string{"METALPLUG_PART": "gi2/*"}},
 		{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"PCI_ID": "10de:20b0"}, Exclude: map[string]string{"METALPLUG_PART": "*"}},

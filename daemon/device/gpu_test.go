@@ -186,7 +186,7 @@ func TestNVIDIA(t *testing.T) {
 
 // A rule for all GPUs never offers a display adapter. A display without hardware is not even listed.
 func TestDisplays(t *testing.T) {
-	h, devices := recorded(t, "gpu-displays")
+	h, devices := loadMachine(t, "gpu-displays")
 	got := make(map[string]error)
 	for _, s := range lookAll(h, everything, devices) {
 		got[s.Device.ID] = s.Offer

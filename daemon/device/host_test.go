@@ -16,7 +16,7 @@ import (
 // tree makes a machine with an AMD GPU, NUMA node 1 and the additions of a test.
 func tree(t *testing.T) (h *device.Host, gpu string) {
 	t.Helper()
-	h, devices := recorded(t, "gpu-amd")
+	h, devices := loadMachine(t, "gpu-amd")
 	for _, d := range devices {
 		if d.Subsystem == "pci" {
 			gpu = d.SysPath

@@ -30,13 +30,13 @@ func TestUnmatched(t *testing.T) {
 		{"node-serial", &device.Generic, "ID_MODEL", "UProt*", `; ID_MODEL is "FT232R_USB_UART" or "UPort_1250" or "USB_Serial"`},
 		{"node-serial", &device.Generic, "DEVNAME", "/dev/ttyACM0", `; DEVNAME is "/dev/ttyUSB0" or "/dev/ttyUSB2" or "/dev/ttyUSB3"`},
 	} {
-		h, seen := recorded(t, test.recording)
+		h, seen := loadMachine(t, test.recording)
 		key, text := device.Unmatched(h, test.class, seen, map[string]string{test.key: test.pattern})
 		if !strings.HasSuffix(text, test.want) || (text == "") != (test.want == "") || strings.Contains(text, ";") != (key == test.key) {
 			t.Errorf("%s = %q: key %q, %s\nwant %s", test.key, test.pattern, key, text, test.want)
 		}
 	}
-	h, seen := recorded(t, "node-serial")
+	h, seen := loadMachine(t, "node-serial")
 	_, text := device.Unmatched(h, &device.Generic, seen, map[string]string{"ID_MODEL": "UPort*", "DEVNAME": "/dev/ttyUSB0"})
 	if want := `no device matches all keys; the nearest is node-FTDI_FT232R_USB_UART_A50285BI-if00: ID_MODEL is "FT232R_USB_UART", not "UPort*"`; text != want {
 		t.Errorf("%s\nwant %s", text, want)

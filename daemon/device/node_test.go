@@ -74,7 +74,7 @@ func TestNode(t *testing.T) {
 			node-sg0
 			  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true
 			  /dev/sg0`},
-		{name: "the other way to it, by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sg0")), want: `
+		{name: "the other way to it, by name, and its data may be used", recording: "node-disk", rules: setAllowInUse(node("/dev/sg0")), want: `
 			node-sg0
 			  /dev/sg0`},
 		{name: "UFS host by name", recording: "node-disk", edits: ufs, rules: node("/dev/bsg/ufs-bsg0"), want: `
@@ -84,11 +84,11 @@ func TestNode(t *testing.T) {
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
 			"  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
 		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
-		{name: "partition by name, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1")), want: part + partNode},
-		{name: "partition by a pattern, and its data may be used", recording: "node-disk", rules: shared(node("/dev/sda1*")), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
-		{name: "partition of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sda1")), want: part +
+		{name: "partition by name, and its data may be used", recording: "node-disk", rules: setAllowInUse(node("/dev/sda1")), want: part + partNode},
+		{name: "partition by a pattern, and its data may be used", recording: "node-disk", rules: setAllowInUse(node("/dev/sda1*")), want: part + "  held back: offered only if a rule names it: unproven: metalplug does not read this node: match the whole disk, or match this node by DEVNAME and set allow_in_use = true\n" + partNode},
+		{name: "partition of a resource that erases", recording: "node-disk", rules: addScrub(node("/dev/sda1")), want: part +
 			"  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"\n" + partNode},
-		{name: "another way to a disk, of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sg0")), want: `
+		{name: "another way to a disk, of a resource that erases", recording: "node-disk", rules: addScrub(node("/dev/sg0")), want: `
 			node-sg0
 			  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = "none"
 			  /dev/sg0`},
@@ -356,7 +356,7 @@ func TestNodeID(t *testing.T) {
 }
 
 func TestNodeIsThere(t *testing.T) {
-	h, devices := recorded(t, "node-virtual")
+	h, devices := loadMachine(t, "node-virtual")
 	d := devices[len(devices)-1]
 	if err := device.Generic.Health(h, device.Device{Udev: &d}); err != nil {
 		t.Errorf("health of %s: %v", d.DevNode, err)
@@ -381,7 +381,7 @@ func TestDiskWithoutAScrub(t *testing.T) {
 		{"node-disk", "/dev/sg0", byNode},
 		{"node-serial", "/dev/ttyUSB0", ""},
 	} {
-		h, devices := recorded(t, c.recording)
+		h, devices := loadMachine(t, c.recording)
 		i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.DevNode == c.node })
 		if i < 0 {
 			t.Fatalf("the recording %s has no %s", c.recording, c.node)
@@ -400,7 +400,7 @@ func TestDiskWithoutAScrub(t *testing.T) {
 
 // A rule of class node can select its devices by ID.
 func TestNodeByID(t *testing.T) {
-	h, devices := recorded(t, "node-serial")
+	h, devices := loadMachine(t, "node-serial")
 	const id = "node-FTDI_FT232R_USB_UART_A50285BI-if00"
 	rules := anyNode(map[string]string{device.IDProperty: id})
 	var taken []string
@@ -416,16 +416,16 @@ func TestNodeByID(t *testing.T) {
 	}
 }
 
-// erasing adds a scrub to rules.
-func erasing(rules []device.Rule) []device.Rule {
+// addScrub adds a scrub to rules.
+func addScrub(rules []device.Rule) []device.Rule {
 	for i := range rules {
 		rules[i].Scrub = "zero"
 	}
 	return rules
 }
 
-// shared sets allow_in_use in rules.
-func shared(rules []device.Rule) []device.Rule {
+// setAllowInUse sets allow_in_use in rules.
+func setAllowInUse(rules []device.Rule) []device.Rule {
 	for i := range rules {
 		rules[i].AllowInUse = true
 	}

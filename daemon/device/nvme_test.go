@@ -178,7 +178,7 @@ func TestNVMeInUse(t *testing.T) {
 
 // For a btrfs on several disks, mountinfo names only one of them.
 func TestInUseByBtrfs(t *testing.T) {
-	h, devices := recorded(t, "nvme")
+	h, devices := loadMachine(t, "nvme")
 	member := filepath.Join(h.Sys, "fs/btrfs/6f1c9f2e-0d5a-4a53-8a0e-9d1a9f0f1b2c/devices/nvme2n1")
 	if err := os.MkdirAll(member, 0o755); err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestInUseByAnExport(t *testing.T) {
 		{"unreadable", map[string]string{subsystem + "namespaces/1/enable/x": ""}, "in use: cannot determine whether nvme2n1 is exported: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h, devices := recorded(t, "nvme")
+			h, devices := loadMachine(t, "nvme")
 			for name, text := range c.files {
 				name = filepath.Join(h.Sys, name)
 				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {

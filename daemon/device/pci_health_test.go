@@ -61,7 +61,7 @@ func TestFunctions(t *testing.T) {
 		{"infiniband-mlx5", "0000:19:00.0"},
 		{"gpu-amd", "0000:05:00.0"},
 	} {
-		h, devices := recorded(t, test.recording)
+		h, devices := loadMachine(t, test.recording)
 		found := false
 		for _, s := range lookAll(h, append(anyNode(map[string]string{"SUBSYSTEM": "vfio"}), everything...), devices) {
 			for _, f := range s.Functions {

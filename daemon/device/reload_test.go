@@ -47,7 +47,7 @@ func TestReloadWarning(t *testing.T) {
 		}, lost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			h, devices := recorded(t, "node-virtual")
+			h, devices := loadMachine(t, "node-virtual")
 			test.make(t, h)
 			for _, rules := range [][]device.Rule{anyNode(map[string]string{"DEVNAME": "/dev/kvm"}), grouped(device.Group{Nodes: []string{"/dev/kvm"}}, nil)} {
 				sightings := lookAll(h, rules, devices)

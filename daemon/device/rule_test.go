@@ -9,7 +9,7 @@ import (
 )
 
 func TestRuleFor(t *testing.T) {
-	h, devices := recorded(t, "nvme")
+	h, devices := loadMachine(t, "nvme")
 	u := devices[len(devices)-1]
 	nvme := func(match, exclude map[string]string) []device.Rule {
 		return []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Match: match, Exclude: exclude}}
@@ -67,7 +67,7 @@ func TestRuleFor(t *testing.T) {
 
 // A rule can select a device by its ID, even in class node, whose rules select the subjects.
 func TestRuleForID(t *testing.T) {
-	h, devices := recorded(t, "gpu-nvidia")
+	h, devices := loadMachine(t, "gpu-nvidia")
 	u := devices[len(devices)-1]
 	all := []device.Rule{{Resource: "test/gpu", Class: &device.GPU}}
 	id := device.Look(h, all, &u)[0].Device.ID

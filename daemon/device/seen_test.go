@@ -36,7 +36,7 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 		{"a drive", "nvme-qemu", nil, no(&device.NVMe), &device.NVMe, "/dev/nvme0n1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h, devices := recorded(t, c.recording, c.edits...)
+			h, devices := loadMachine(t, c.recording, c.edits...)
 			for _, u := range devices {
 				if device.ClassOf(u) != c.class {
 					continue
@@ -66,7 +66,7 @@ func TestStepsNameTheRule(t *testing.T) {
 		{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
 		{Resource: "t/taken", Class: &device.NVMe, Match: map[string]string{"SUBSYSTEM": "block"}},
 	}
-	h, devices := recorded(t, "nvme")
+	h, devices := loadMachine(t, "nvme")
 	at := func(rules []device.Rule, class *device.Class) (all []string) {
 		for _, u := range devices {
 			if device.ClassOf(u) == class {
@@ -120,7 +120,7 @@ func TestTaker(t *testing.T) {
 		{"another way to it", "node-disk", "/dev/sg0", "no rule matches the device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h, devices := recorded(t, c.recording)
+			h, devices := loadMachine(t, c.recording)
 			i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.DevNode == c.node })
 			if i < 0 {
 				t.Fatalf("the recording has no %s", c.node)

@@ -23,7 +23,7 @@ type sight struct {
 	recording string        // name of a file in testdata, without its extension
 	edits     []string      // pairs of old and new text in the recording
 	rules     []device.Rule // nil means one rule for each class, without a match
-	want      string        // expected sighting in the format of [described]
+	want      string        // expected sighting in the format of [formatSightings]
 }
 
 // everything offers all hardware of the classes that have a match of their own.
@@ -42,8 +42,8 @@ func testSights(t *testing.T, sights []sight) {
 			if rules == nil {
 				rules = everything
 			}
-			h, devices := recorded(t, s.recording, s.edits...)
-			got := described(lookAll(h, rules, devices))
+			h, devices := loadMachine(t, s.recording, s.edits...)
+			got := formatSightings(lookAll(h, rules, devices))
 			if want := strings.TrimSpace(strings.ReplaceAll(s.want, "\n\t\t\t", "\n")); got != want {
 				t.Errorf("saw\n%s\n\nwant\n%s", got, want)
 			}
@@ -51,8 +51,8 @@ func testSights(t *testing.T, sights []sight) {
 	}
 }
 
-// recorded makes a machine from a recording in testdata.
-func recorded(t testing.TB, name string, edits ...string) (*device.Host, []udev.Device) {
+// loadMachine makes a machine from a recording in testdata.
+func loadMachine(t testing.TB, name string, edits ...string) (*device.Host, []udev.Device) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name+".umockdev"))
 	if err != nil {
@@ -87,8 +87,8 @@ func lookAll(h *device.Host, rules []device.Rule, devices []udev.Device) []devic
 	return sightings
 }
 
-// described formats sightings, one line for the device and one for each of its facts.
-func described(sightings []device.Sighting) string {
+// formatSightings formats sightings, one line for the device and one for each of its facts.
+func formatSightings(sightings []device.Sighting) string {
 	var out strings.Builder
 	for _, s := range sightings {
 		id := s.Device.ID

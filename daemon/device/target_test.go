@@ -79,7 +79,7 @@ func TestNVMeTargets(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h, devices := recorded(t, c.recording, c.edits...)
+			h, devices := loadMachine(t, c.recording, c.edits...)
 			i := -1
 			sightings := lookAll(h, everything, devices)
 			for n, s := range sightings {
@@ -98,7 +98,7 @@ func TestNVMeTargets(t *testing.T) {
 }
 
 func TestNodeTargets(t *testing.T) {
-	h, devices := recorded(t, "node-disk", "E: ID_MODEL=WDC_WD40EFRX-68N32N0\nE: ID_PART_TABLE_TYPE=gpt\nE: ID_SERIAL=WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF\nE: ID_SERIAL_SHORT=WD-WCC7K0ABCDEF\nE: MAJOR=8\nE: MINOR=0",
+	h, devices := loadMachine(t, "node-disk", "E: ID_MODEL=WDC_WD40EFRX-68N32N0\nE: ID_PART_TABLE_TYPE=gpt\nE: ID_SERIAL=WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF\nE: ID_SERIAL_SHORT=WD-WCC7K0ABCDEF\nE: MAJOR=8\nE: MINOR=0",
 		"A: diskseq=3\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
 	got := make(map[string]*device.Target)
 	for _, u := range devices {
@@ -129,7 +129,7 @@ func TestNodeTargets(t *testing.T) {
 // apply to the next medium.
 func TestRemovableMedium(t *testing.T) {
 	for removable, medium := range map[string]string{"0": "wwid=naa.5", "1": ""} {
-		h, devices := recorded(t, "node-disk", "E: MAJOR=8\nE: MINOR=0", "A: diskseq=3\nA: wwid=naa.5\nA: removable="+removable+"\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
+		h, devices := loadMachine(t, "node-disk", "E: MAJOR=8\nE: MINOR=0", "A: diskseq=3\nA: wwid=naa.5\nA: removable="+removable+"\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
 		for _, u := range devices {
 			if path.Base(u.SysPath) != "sda" {
 				continue
@@ -143,7 +143,7 @@ func TestRemovableMedium(t *testing.T) {
 }
 
 func TestPortTargets(t *testing.T) {
-	h, devices := recorded(t, "fpga-dfl")
+	h, devices := loadMachine(t, "fpga-dfl")
 	found := 0
 	for _, s := range lookAll(h, everything, devices) {
 		d := s.Device
@@ -187,7 +187,7 @@ func TestVFIOTargets(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h, devices := recorded(t, "node-vfio", c.edits...)
+			h, devices := loadMachine(t, "node-vfio", c.edits...)
 			auto := make(map[string]string)
 			for _, u := range devices {
 				d := device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u}
@@ -220,7 +220,7 @@ func TestVFIODeviceTarget(t *testing.T) {
 		"":     {function, function + "A: reset=\nL: iommu_group=../../../kernel/iommu_groups/121\n"},
 		"vfio": {function, node + function + "A: reset=\nL: iommu_group=../../../kernel/iommu_groups/121\n"},
 	} {
-		h, devices := recorded(t, "node-vfio-device", edits...)
+		h, devices := loadMachine(t, "node-vfio-device", edits...)
 		for _, u := range devices {
 			d := device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u}
 			if target := device.Generic.Target(h, d); u.Subsystem == "vfio-dev" && (target == nil || target.Auto != want || target.SysPath != u.SysPath) {
@@ -233,7 +233,7 @@ func TestVFIODeviceTarget(t *testing.T) {
 // TestFunctionTargets checks that the targets of a GPU and an RDMA device contain their sysfs attributes.
 func TestFunctionTargets(t *testing.T) {
 	for recording, want := range map[string]string{"gpu-amd": "unique_id", "infiniband-mlx5": "node_guid"} {
-		h, devices := recorded(t, recording)
+		h, devices := loadMachine(t, recording)
 		found := false
 		for _, s := range lookAll(h, everything, devices) {
 			found = found || s.Target.Attributes()[want] != "" && s.Target.SysPath == s.Device.SysPath

@@ -34,7 +34,7 @@ func TestSmart(t *testing.T) {
 		{device.Smart{Known: true, Warning: 0x20}, "SMART: the persistent memory region is unreliable", ""},
 		{device.Smart{Known: true, Warning: 0x0c}, "SMART: the reliability is degraded (0 media errors); SMART: the media are read-only", ""},
 	} {
-		h, devices := recorded(t, "nvme")
+		h, devices := loadMachine(t, "nvme")
 		h.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
 			return device.Report{Smart: c.smart}, nil
 		}
@@ -118,7 +118,7 @@ func TestProbe(t *testing.T) {
 		{name: "held, and erased for the next", held: true, erases: true, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h, devices := recorded(t, "nvme", c.edits...)
+			h, devices := loadMachine(t, "nvme", c.edits...)
 			if c.missing != "" {
 				if err := os.Remove(h.Dev + "/" + c.missing); err != nil {
 					t.Fatal(err)
@@ -162,7 +162,7 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 		"node-serial": {{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}},
 		"node-disk":   {{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "scsi_generic"}}},
 	} {
-		h, devices := recorded(t, name)
+		h, devices := loadMachine(t, name)
 		h.Touch.Probe = func(_ context.Context, target device.Target, _ bool) (device.Report, error) {
 			t.Errorf("%s: %+v is probed", name, target)
 			return device.Report{}, nil
@@ -175,11 +175,11 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 
 // TestAnotherDiskComesMeanwhile replaces the disk between its identification and the recording of its target.
 func TestAnotherDiskComesMeanwhile(t *testing.T) {
-	h, devices := recorded(t, "nvme")
+	h, devices := loadMachine(t, "nvme")
 	target := device.NVMe.Target
 	t.Cleanup(func() { device.NVMe.Target = target })
 	device.NVMe.Target = func(h *device.Host, d device.Device) *device.Target {
-		other, _ := recorded(t, "nvme", "wwid=eui.36344830545001230025384300000001", "wwid=eui.0000000000000002")
+		other, _ := loadMachine(t, "nvme", "wwid=eui.36344830545001230025384300000001", "wwid=eui.0000000000000002")
 		*h = *other
 		return target(h, d)
 	}

@@ -134,9 +134,9 @@ func TestAskEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// served starts the program "echo" with a connection as its standard input, like the service manager. It returns the
-// output when the program has ended.
-func served(t *testing.T, fd int) (output string, err error) {
+// serveEcho starts the program "echo" with a connection as its standard input, like the service manager. It returns the output
+// when the program has ended.
+func serveEcho(t *testing.T, fd int) (output string, err error) {
 	own, err := os.Executable()
 	if err != nil {
 		return "", err
@@ -163,7 +163,7 @@ func TestAskOverASocketWithAName(t *testing.T) {
 	go func() {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
 		if err == nil {
-			_, err = served(t, fd)
+			_, err = serveEcho(t, fd)
 		}
 		result <- err
 	}()
@@ -180,7 +180,7 @@ func TestServeAfterPeerEnded(t *testing.T) {
 	if err := errors.Join(unix.Sendto(ends[0], []byte("x"), 0, nil), unix.Close(ends[0])); err != nil {
 		t.Fatal(err)
 	}
-	if output, err := served(t, ends[1]); err != nil || output != "" {
+	if output, err := serveEcho(t, ends[1]); err != nil || output != "" {
 		t.Errorf("echo prints %q, %v", output, err)
 	}
 }
@@ -191,7 +191,7 @@ func TestServeRefusesForeignPeers(t *testing.T) {
 	}
 	ends := pairOf(t, 65534)
 	defer unix.Close(ends[0])
-	output, err := served(t, ends[1])
+	output, err := serveEcho(t, ends[1])
 	if err == nil || !strings.Contains(output, "uid 65534") || !strings.Contains(output, exchange.ErrForeign.Error()) {
 		t.Errorf("echo says %q, %v, want %v", output, err, exchange.ErrForeign)
 	}

@@ -105,7 +105,7 @@ func TestCordonIsSomebodys(t *testing.T) {
 		if err := r.Cordon(t.Context(), cordonedWidget, c); err != nil {
 			t.Fatal(err)
 		}
-		r.until("the cordon", func(s *inventory.Snapshot) bool { return s.Find(cordonedWidget).Cordon.Same(&c) })
+		r.waitSnapshot("the cordon", func(s *inventory.Snapshot) bool { return s.Find(cordonedWidget).Cordon.Same(&c) })
 		if r = again(r); !of(r).Same(&c) {
 			t.Errorf("after a restart %+v, want %+v", of(r), c)
 		}
@@ -207,7 +207,7 @@ func TestCounts(t *testing.T) {
 	m.Send(udev.Event{Action: udev.Mounts})
 	m.Send(udev.Event{Action: udev.Overflow})
 	m.Plug(widget("w1", "B"))
-	r.until("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
+	r.waitSnapshot("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
 	got := r.Counts()
 	if got.Events != 1 || got.Overflows != 1 || got.LastEvent.IsZero() {
 		t.Errorf("%+v", got)

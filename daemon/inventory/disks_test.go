@@ -53,16 +53,16 @@ func TestDiskInUse(t *testing.T) {
 			return len(sg) == 0 && len(sd) == 1 && sd[0].Healthy == want
 		}
 	}
-	r.until("offered", healthy(true))
+	r.waitSnapshot("offered", healthy(true))
 	m.Apply(strings.Replace(scsiDisk, "mountinfo=", `mountinfo=36 25 8:16 / /srv rw - xfs /dev/sdb rw\n`, 1))
-	r.until("mounted", healthy(false))
+	r.waitSnapshot("mounted", healthy(false))
 	m.Apply(scsiDisk)
-	r.until("unmounted", healthy(true))
+	r.waitSnapshot("unmounted", healthy(true))
 	other := strings.NewReplacer("sdb", "sda", "host0", "host1", "MINOR=16", "MINOR=0").Replace(strings.Split(scsiDisk, "\n\n")[2])
 	m.Plug(other + "\n\n") // another path without a WWID, found after the first
-	r.until("a second path", healthy(false))
+	r.waitSnapshot("a second path", healthy(false))
 	m.Unplug("/sys/devices/pci0000:00/0000:00:01.0/ata1/host1/target0:0:0/0:0:0:0/block/sda")
-	r.until("one path", healthy(true))
+	r.waitSnapshot("one path", healthy(true))
 	m.Plug("P: /devices/virtual/block/loop0\nN: loop0\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/loop0\nA: loop/backing_file=/dev/sdb\n")
-	r.until("the file of a loop device", healthy(false))
+	r.waitSnapshot("the file of a loop device", healthy(false))
 }

@@ -38,7 +38,7 @@ func TestGroupFollowsItsMembers(t *testing.T) {
 	r := start(t, m, "", group(device.Group{Nodes: []string{"/dev/kvm", "/dev/net/tun"}, Optional: []string{"/dev/vhost-*"}}))
 	is := func(want string) {
 		t.Helper()
-		r.until(want, func(s *inventory.Snapshot) bool { return state(s) == want })
+		r.waitSnapshot(want, func(s *inventory.Snapshot) bool { return state(s) == want })
 	}
 	const id = "group-test:group: "
 	is(id + "/dev/kvm /dev/net/tun /dev/vhost-net")
@@ -65,7 +65,7 @@ func TestGroupIsSickWithAnyOfItsHardware(t *testing.T) {
 	r := start(t, m, "", group(device.Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37", "/dev/vfio/9"}}))
 	healthy := func(what string, want bool) {
 		t.Helper()
-		r.until(what, func(s *inventory.Snapshot) bool {
+		r.waitSnapshot(what, func(s *inventory.Snapshot) bool {
 			devices := s.Offer("test/group").Devices
 			return len(devices) == 1 && devices[0].Healthy == want
 		})
@@ -87,7 +87,7 @@ func TestVFIOGroupIsLookedAtWithItsFunctions(t *testing.T) {
 	r := start(t, m, "", everything)
 	is := func(what, want string) {
 		t.Helper()
-		r.until(what, func(s *inventory.Snapshot) bool {
+		r.waitSnapshot(what, func(s *inventory.Snapshot) bool {
 			devices := s.Offer("test/vfio").Devices
 			at := slices.IndexFunc(devices, func(d *inventory.Status) bool { return d.Device.ID == "node-vfio-0000:c1:00.0" })
 			return at >= 0 && devices[at].Reason == want

@@ -140,8 +140,8 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// until waits for a snapshot for which wanted returns true.
-func (r *running) until(what string, wanted func(*inventory.Snapshot) bool) *inventory.Snapshot {
+// waitSnapshot waits for a snapshot for which wanted returns true.
+func (r *running) waitSnapshot(what string, wanted func(*inventory.Snapshot) bool) *inventory.Snapshot {
 	r.t.Helper()
 	limit := time.After(20 * time.Second)
 	for {
@@ -157,10 +157,10 @@ func (r *running) until(what string, wanted func(*inventory.Snapshot) bool) *inv
 	}
 }
 
-// offers waits until the offer of a resource is as described, in the form "ID Healthy, ID Unhealthy (reason)".
-func (r *running) offers(resource, want string) {
+// waitOffer waits until the offer of a resource is as described, in the form "ID Healthy, ID Unhealthy (reason)".
+func (r *running) waitOffer(resource, want string) {
 	r.t.Helper()
-	r.until(resource+" is "+want, func(s *inventory.Snapshot) bool { return describeOffer(s.Offer(resource)) == want })
+	r.waitSnapshot(resource+" is "+want, func(s *inventory.Snapshot) bool { return describeOffer(s.Offer(resource)) == want })
 }
 
 func describe(s *inventory.Snapshot) string {
@@ -188,20 +188,20 @@ func describeOffer(o *inventory.Offer) string {
 func TestHotplug(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
-	r.offers("example.org/widget", "node-A-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy")
 	m.Plug(widget("widget1", "B"))
-	r.offers("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
 	m.Unplug("/sys/devices/virtual/widget/widget0")
-	r.offers("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
 	m.Plug(widget("widget0", "A"))
-	r.offers("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
 }
 
 func TestDeviceKeepsItsIDUnderAnotherName(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
 	m.Apply(widget("widget7", "A"))
-	s := r.until("A has moved", func(s *inventory.Snapshot) bool {
+	s := r.waitSnapshot("A has moved", func(s *inventory.Snapshot) bool {
 		d := s.Offer("example.org/widget").Find("node-A-widget")
 		return d != nil && d.Healthy && d.Device.SysPath == "/sys/devices/virtual/widget/widget7"
 	})
@@ -214,7 +214,7 @@ func TestTwoDevicesWithOneIdentity(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
 	m.Plug(widget("widget1", "A"))
-	r.offers("example.org/widget", "node-A-widget Healthy, node-A-widget-virtual-widget-widget1 Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-A-widget-virtual-widget-widget1 Healthy")
 	s, _ := r.Snapshot()
 	if at := s.Offer("example.org/widget").Find("node-A-widget").Device.SysPath; at != "/sys/devices/virtual/widget/widget0" {
 		t.Errorf("the first one is at %s now", at)
@@ -228,17 +228,17 @@ func TestTwoDisksWithOneIdentity(t *testing.T) {
 	m := udevtest.New(t, blank(1, wwid, ""))
 	r := start(t, m, "")
 	m.Plug(blank(2, wwid, ""))
-	r.until("the second is held back", func(s *inventory.Snapshot) bool {
+	r.waitSnapshot("the second is held back", func(s *inventory.Snapshot) bool {
 		return len(s.Others) == 1 && strings.Contains(s.Others[0].Reason, "nvme1n1 has the same identity: two paths to one disk")
 	})
 	const id = "nvme-eui." + wwid
-	r.until("the first is held back", func(s *inventory.Snapshot) bool {
+	r.waitSnapshot("the first is held back", func(s *inventory.Snapshot) bool {
 		d := s.Offer(nvmeResource).Find(id)
 		return d != nil && !d.Healthy && strings.Contains(d.Reason, "nvme2n1 has the same identity: two paths to one disk")
 	})
 	m.Unplug("/sys/devices/pci0000:00/0000:00:02.0")
 	r.LookAgain(id)
-	r.offers(nvmeResource, id+" Healthy")
+	r.waitOffer(nvmeResource, id+" Healthy")
 }
 
 func TestLostEventsAreMadeUpFor(t *testing.T) {
@@ -246,7 +246,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 	r := start(t, m, "")
 	m.Silently(widget("widget1", "B"))
 	m.Send(udev.Event{Action: udev.Overflow})
-	r.offers("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
 }
 
 func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
@@ -255,7 +255,7 @@ func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
 	m.Break(errors.New("no database"))
 	m.Send(udev.Event{Action: udev.Overflow})
 	m.Plug(widget("widget1", "B"))
-	r.offers("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
 }
 
 func TestIDLeavesOnlyWhenFree(t *testing.T) {
@@ -263,16 +263,16 @@ func TestIDLeavesOnlyWhenFree(t *testing.T) {
 	r := start(t, m, "")
 	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
 	m.Unplug("/sys/devices/virtual/widget/widget0")
-	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
+	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone)")
 	for _, holding := range []kubelet.Holding{kubelet.Unknown, kubelet.Held, kubelet.Noted} {
 		r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": holding}})
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
+		r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone)")
 	}
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
-	r.offers("example.org/widget", "")
+	r.waitOffer("example.org/widget", "")
 }
 
 func TestIDJustAllocatedIsNotFree(t *testing.T) {
@@ -288,7 +288,7 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.offers("example.org/widget", want)
+		r.waitOffer("example.org/widget", want)
 	}
 	const kept = "node-A-widget Unhealthy (gone)"
 	confirm(time.Now(), kubelet.Free, kept)
@@ -316,10 +316,10 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	patient := func(o *inventory.Options) { o.Grace = time.Hour }
 	r := start(t, m, dir, patient)
 	r.Allocated(map[string][]string{id: {id}}, "")
-	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held() })
+	r.waitSnapshot("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held() })
 	r.end()
 	r = start(t, m, dir, patient)
-	r.offers("example.org/widget", id+" Healthy")
+	r.waitOffer("example.org/widget", id+" Healthy")
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
@@ -431,13 +431,13 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 			"example.org/other": {"x": {NUMANode: -1}},
 		}
 	})
-	r.offers("example.org/widget", lost+" Unhealthy (not found since metalplugd started)")
+	r.waitOffer("example.org/widget", lost+" Unhealthy (not found since metalplugd started)")
 	s, _ := r.Snapshot()
 	if node := s.Offer("example.org/widget").Find(lost).Device.NUMANode; node != 1 {
 		t.Errorf("its NUMA node is %d, not the one that the kubelet knows", node)
 	}
-	r.offers(nvmeResource, used+" Healthy") // the pod of the disk has created the file system
-	r.offers("example.org/other", "")
+	r.waitOffer(nvmeResource, used+" Healthy") // the pod of the disk has created the file system
+	r.waitOffer("example.org/other", "")
 }
 
 func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
@@ -448,7 +448,7 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 	})
 	as := func(what string, want ...string) {
 		t.Helper()
-		r.until(what, func(s *inventory.Snapshot) bool { return slices.Equal(s.Offer(resource).Find(id).HeldAs, want) })
+		r.waitSnapshot(what, func(s *inventory.Snapshot) bool { return slices.Equal(s.Offer(resource).Find(id).HeldAs, want) })
 	}
 	as("what the kubelet remembers", id+"::2")
 	r.Allocated(map[string][]string{id: {id + "::1", id + "::0"}}, "1")
@@ -468,7 +468,7 @@ func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
 	before, _ := r.Snapshot()
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Noted}})
-	r.until("a new list", func(s *inventory.Snapshot) bool {
+	r.waitSnapshot("a new list", func(s *inventory.Snapshot) bool {
 		return s.Offer("example.org/widget").Listed > before.Offer("example.org/widget").Listed
 	})
 }
@@ -477,23 +477,23 @@ func TestEventAboveADeviceIsNoticed(t *testing.T) {
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
 	r := start(t, m, "")
 	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "dead")
-	r.until("unhealthy", func(s *inventory.Snapshot) bool {
+	r.waitSnapshot("unhealthy", func(s *inventory.Snapshot) bool {
 		d := s.Offer(nvmeResource).Devices
 		return len(d) == 1 && !d[0].Healthy && strings.Contains(d[0].Reason, "dead")
 	})
 	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "live")
-	r.until("healthy", func(s *inventory.Snapshot) bool { return s.Offer(nvmeResource).Devices[0].Healthy })
+	r.waitSnapshot("healthy", func(s *inventory.Snapshot) bool { return s.Offer(nvmeResource).Devices[0].Healthy })
 }
 
 func TestIdentitiesSurviveARestart(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
 	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
-	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held() })
+	r.waitSnapshot("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held() })
 	r.end()
 
 	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
-	r.offers("example.org/widget", "node-A-widget Unhealthy (not found since metalplugd started), node-B-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (not found since metalplugd started), node-B-widget Healthy")
 	s, _ := r.Snapshot()
 	if !s.Offer("example.org/widget").Find("node-A-widget").Held() {
 		t.Error("that a pod holds A is forgotten")
@@ -519,7 +519,7 @@ func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 
 func TestStateDirectoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "/dev/null/state")
-	r.offers("example.org/widget", "node-A-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy")
 }
 
 func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
@@ -529,7 +529,7 @@ func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-	r.offers("example.org/widget", "node-A-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy")
 	if err := errors.Join(os.Remove(state), os.Mkdir(state, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -551,7 +551,7 @@ func TestNoLinkIsWrittenThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-	r.offers("example.org/widget", "node-A-widget Healthy")
+	r.waitOffer("example.org/widget", "node-A-widget Healthy")
 	r.end()
 	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "precious" {
 		t.Errorf("%q, %v", text, err)
@@ -569,12 +569,12 @@ func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Held}})
 	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
 	<-r.SetRules(other, nil)
-	r.offers("example.org/other", "")
-	r.offers("example.org/widget", "node-A-widget Unhealthy (the device now belongs to resource example.org/other, "+
+	r.waitOffer("example.org/other", "")
+	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (the device now belongs to resource example.org/other, "+
 		"and moves there once no pod holds the device)")
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
-	r.offers("example.org/other", "node-A-widget Healthy")
-	r.offers("example.org/widget", "")
+	r.waitOffer("example.org/other", "node-A-widget Healthy")
+	r.waitOffer("example.org/widget", "")
 }
 
 func TestBurstIsOneSnapshotOrFew(t *testing.T) {
@@ -587,7 +587,7 @@ func TestBurstIsOneSnapshotOrFew(t *testing.T) {
 		all.WriteString(widget(fmt.Sprintf("widget%d", i), fmt.Sprintf("S%d", i)))
 	}
 	m.Apply(all.String())
-	s := r.until("all are there", func(s *inventory.Snapshot) bool {
+	s := r.waitSnapshot("all are there", func(s *inventory.Snapshot) bool {
 		return len(s.Offer("example.org/widget").Devices) == n
 	})
 	if sent := s.Version - before.Version; sent > n/10 {
@@ -600,7 +600,7 @@ func TestHangingDeviceHoldsUpNoOther(t *testing.T) {
 	r := start(t, m, "")
 	hang(t, m, "widget9", "H")
 	m.Plug(widget("widget1", "B"))
-	r.until("B is there though the other hangs", func(s *inventory.Snapshot) bool {
+	r.waitSnapshot("B is there though the other hangs", func(s *inventory.Snapshot) bool {
 		return s.Offer("example.org/widget").Find("node-B-widget") != nil
 	})
 }
@@ -650,9 +650,9 @@ E: DEVNAME=/dev/infiniband/rdma_cm
 	const resource = "metalplug.io/infiniband"
 	m := udevtest.New(t, rxe)
 	r := start(t, m, "")
-	r.offers(resource, "infiniband-505400fffe123456 Healthy")
+	r.waitOffer(resource, "infiniband-505400fffe123456 Healthy")
 	m.Silently(strings.Replace(strings.Replace(rxe, "4: ACTIVE", "1: DOWN", 1), "5: LinkUp", "3: Disabled", 1))
-	r.until("unhealthy", func(s *inventory.Snapshot) bool { return !s.Offer(resource).Devices[0].Healthy })
+	r.waitSnapshot("unhealthy", func(s *inventory.Snapshot) bool { return !s.Offer(resource).Devices[0].Healthy })
 }
 
 // If a reload adds the first rule of a class, the devices of that class must be polled.
@@ -672,10 +672,10 @@ func TestClassOfAReloadIsPolled(t *testing.T) {
 			return len(devices) == 1 && devices[0].Healthy == want
 		}
 	}
-	r.until("the drive", healthy(true))
+	r.waitSnapshot("the drive", healthy(true))
 	state := filepath.Join(m.Root(), "sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1/state")
 	if err := os.WriteFile(state, []byte("dead\n"), 0o644); err != nil { // no event reports this change
 		t.Fatal(err)
 	}
-	r.until("its end", healthy(false))
+	r.waitSnapshot("its end", healthy(false))
 }

@@ -200,17 +200,17 @@ func TestHealth(t *testing.T) {
 				m := udevtest.New(t, testdata(t, test.recording))
 				r := start(t, m, "", everything)
 				for step := range slices.Chunk(test.steps, 2) {
-					r.happens(step[0])
-					r.until(step[0]+" leads to "+step[1], func(s *inventory.Snapshot) bool { return states(s) == step[1] })
+					r.runStep(step[0])
+					r.waitSnapshot(step[0]+" leads to "+step[1], func(s *inventory.Snapshot) bool { return states(s) == step[1] })
 				}
 			})
 		})
 	}
 }
 
-// happens carries out a step, which is an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". In a synctest bubble, it
+// runStep carries out a step, which is an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". In a synctest bubble, it
 // returns when the inventory has processed the step.
-func (r *running) happens(step string) {
+func (r *running) runStep(step string) {
 	r.t.Helper()
 	fields := strings.SplitN(step, " ", 4)
 	switch fields[0] {
@@ -247,9 +247,9 @@ func TestNoPartOfSickHardwareIsHealthy(t *testing.T) {
 			below := strings.TrimPrefix(d.SysPath, "/sys/devices/")
 			r.send("change pci " + below + " ERROR_EVENT=FAILED_RECOVERY")
 			r.send("change pci " + below)
-			r.until("all of "+d.SysPath+" is sick", func(s *inventory.Snapshot) bool { return healthyIn(s, d.SysPath) == 0 })
+			r.waitSnapshot("all of "+d.SysPath+" is sick", func(s *inventory.Snapshot) bool { return healthyIn(s, d.SysPath) == 0 })
 			r.send("bind pci " + below)
-			r.until("all is as before", func(s *inventory.Snapshot) bool { return states(s) == before })
+			r.waitSnapshot("all is as before", func(s *inventory.Snapshot) bool { return states(s) == before })
 			checked++
 		}
 		r.end()
@@ -281,7 +281,7 @@ func TestPartThatComesLaterIsSick(t *testing.T) {
 	r := start(t, m, "", everything)
 	r.send("change pci pci0000:64/0000:64:02.0/0000:65:00.0 ERROR_EVENT=BEGIN_RECOVERY")
 	m.Plug(text[begin : end+1])
-	r.offers("test/nvme", "nvme-eui.36344830545001230025384300000001 Unhealthy (the kernel is recovering the device from a PCIe error)")
+	r.waitOffer("test/nvme", "nvme-eui.36344830545001230025384300000001 Unhealthy (the kernel is recovering the device from a PCIe error)")
 }
 
 func TestMarksSurviveARestartButNoBoot(t *testing.T) {
@@ -294,18 +294,18 @@ func TestMarksSurviveARestartButNoBoot(t *testing.T) {
 		again := func(boot, text, want string) *running {
 			t.Helper()
 			r := start(t, udevtest.New(t, text+boot+"\n"), state, everything)
-			r.until(want, func(s *inventory.Snapshot) bool { return states(s) == want })
+			r.waitSnapshot(want, func(s *inventory.Snapshot) bool { return states(s) == want })
 			return r
 		}
 		stop := func(r *running) { r.stop(); r.stop = func() {} }
 
 		r := again(boot+"one", text, id)
 		r.send("logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
-		r.until(xid, func(s *inventory.Snapshot) bool { return states(s) == xid })
+		r.waitSnapshot(xid, func(s *inventory.Snapshot) bool { return states(s) == xid })
 		stop(r)
 		r = again(boot+"one", text, xid)
 		r.send("bind pci " + gpu)
-		r.until(id, func(s *inventory.Snapshot) bool { return states(s) == id })
+		r.waitSnapshot(id, func(s *inventory.Snapshot) bool { return states(s) == id })
 		synctest.Wait() // the next inspection sets the base value of the error counters
 		stop(r)
 		// The next daemon must notice an error that occurred while no daemon ran.
@@ -349,7 +349,7 @@ func TestHealthIsLoggedOnce(t *testing.T) {
 			"set " + gpu + " current_link_width 16\\n", "bind pci " + gpu,
 		}
 		for _, step := range steps {
-			r.happens(step)
+			r.runStep(step)
 		}
 		var got []string
 		for line := range strings.Lines(out.String()) {

@@ -113,7 +113,7 @@ func TestStateLost(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, mayHaveBeen)
 			}
 			m.Plug(widget("w1", "B"))
-			r.until("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
+			r.waitSnapshot("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
 			if !r.standing("node-B-w").healthy {
 				t.Error("a device that was not there is cordoned")
 			}

@@ -54,28 +54,28 @@ func TestStuckLook(t *testing.T) {
 		r := start(t, udevtest.New(t, blank(1, "0011", "")), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
 		const diskID = "nvme-eui.0011"
 		const healthy, stuck = diskID + " Healthy", diskID + " Unhealthy (the hardware has not answered for 1m0s)"
-		r.offers(nvmeResource, healthy)
+		r.waitOffer(nvmeResource, healthy)
 		answer := w.hang(t)
 		r.LookAgain(diskID)
 		synctest.Wait()
 		looks, running := w.looks.Load(), goroutines()
 		r.flood(1000)
 		r.machine.Plug(widget("widget0", "A"))
-		r.offers("example.org/widget", "node-A-widget Healthy")
+		r.waitOffer("example.org/widget", "node-A-widget Healthy")
 		clock.Pass(59 * time.Second)
-		r.offers(nvmeResource, healthy)
+		r.waitOffer(nvmeResource, healthy)
 		clock.Pass(time.Second)
-		r.offers(nvmeResource, stuck)
+		r.waitOffer(nvmeResource, stuck)
 		r.flood(1000)
 		clock.Pass(time.Hour)
-		r.offers(nvmeResource, stuck)
+		r.waitOffer(nvmeResource, stuck)
 		synctest.Wait() // waits until the work that was due at that moment is done
 		if again, now := w.looks.Load()-looks, goroutines()-running; again != 0 || now > 0 {
 			t.Errorf("while one look hung, there were %d more, and %d goroutines", again, now)
 		}
 		answer()
 		synctest.Wait()
-		r.offers(nvmeResource, healthy)
+		r.waitOffer(nvmeResource, healthy)
 		if again := w.looks.Load() - looks; again != 1 {
 			t.Errorf("%d looks for all that came meanwhile", again)
 		}

@@ -56,7 +56,7 @@ func (x *explorer) to(w world) {
 
 // apply posts an event to the lease. If the state does not have the event, the table is wrong.
 func (x *explorer) apply(w *world, e lease.Event) {
-	e.Proven = x.offerable(*w)
+	e.Proven = x.isOfferable(*w)
 	x.asked[ask(w.mem, e)] = true
 	l, effects, err := w.mem.lease().Apply(e)
 	if err != nil {
@@ -78,14 +78,14 @@ func (x *explorer) apply(w *world, e lease.Event) {
 func (x *explorer) applyUnsaved(w *world, e lease.Event) (saves bool) {
 	before := *w
 	x.apply(w, e)
-	saves = w.saved()
+	saves = w.isSaved()
 	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = before.file, before.proofFile, before.seenFile, before.staleFile, before.printFile
 	w.writtenFile = before.writtenFile
 	return saves
 }
 
-// offerable reports whether the device may be offered without a tenant, as the inventory reports it to the lease.
-func (x *explorer) offerable(w world) bool {
+// isOfferable reports whether the device may be offered without a tenant, as the inventory reports it to the lease.
+func (x *explorer) isOfferable(w world) bool {
 	l := w.mem.lease()
 	return !x.rule.Disk || w.proof || l.Residue && x.rule.Scrubs && x.rule.AtStart
 }
@@ -108,7 +108,7 @@ func (x *explorer) check(w world) {
 	case l.State == lease.Failed && l.Failure == "", l.State == lease.Allocated && !l.Held(), l.State == lease.InUse && !(l.Held() && l.Used),
 		l.State == lease.Released && (l.Held() || !l.Used), l.Order != "" && !l.Working() && l.State != lease.Failed:
 		x.fail("a lease that cannot be")
-	case l.State == lease.Unproven && !w.stale && w.seen == this && x.offerable(w):
+	case l.State == lease.Unproven && !w.stale && w.seen == this && x.isOfferable(w):
 		x.fail("a disk with evidence counts as unproven")
 	case l.State == lease.Free && l.Failure != "":
 		x.fail("a device whose work failed counts as free")
@@ -160,15 +160,15 @@ func (x *explorer) visit(w world) {
 	}
 	if !x.calm {
 		x.hardware(w)
-		x.crashes(w)
+		x.crash(w)
 	}
 	x.fair = true
 	x.kubelet(w)
 	if w.down {
 		return
 	}
-	x.looks(w)
-	if x.works(w); !x.calm {
+	x.inspect(w)
+	if x.continueWork(w); !x.calm {
 		x.operator(w)
 	}
 }
@@ -187,8 +187,8 @@ func (x *explorer) hardware(w world) {
 	x.to(n)
 }
 
-// crashes ends the daemon with its helper, and starts it again.
-func (x *explorer) crashes(w world) {
+// crash ends the daemon with its helper, and starts it again.
+func (x *explorer) crash(w world) {
 	if !w.down {
 		n := w
 		n.down, n.phase = true, idle
@@ -212,12 +212,12 @@ func (x *explorer) crashes(w world) {
 	n.written = w.writtenFile
 	x.apply(&n, lease.Event{Name: lease.Restart})
 	x.settle(&n)
-	x.books(&n)
+	x.readCheckpoint(&n)
 	x.to(n)
 	x.fair = false
 	if x.fair = false; x.rule.Disk {
-		x.boots(w, w.on)
-		x.boots(w, foreign)
+		x.boot(w, w.on)
+		x.boot(w, foreign)
 	}
 	x.fair = true
 	n = w // the state is lost
@@ -227,12 +227,12 @@ func (x *explorer) crashes(w world) {
 	x.apply(&n, lease.Event{Name: lease.Lost})
 	x.settle(&n)
 	n.save()
-	x.books(&n)
+	x.readCheckpoint(&n)
 	x.to(n)
 }
 
-// boots starts the daemon after a reboot. The disk then has the same or other content.
-func (x *explorer) boots(w world, on content) {
+// boot starts the daemon after a reboot. The disk then has the same or other content.
+func (x *explorer) boot(w world, on content) {
 	w.written = on != w.on || w.writtenFile
 	w.down, w.mem, w.proof, w.seen, w.stale, w.print, w.on = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, on
 	w.runs, w.opens = false, false
@@ -243,12 +243,12 @@ func (x *explorer) boots(w world, on content) {
 	}
 	w.elsewhere = on == foreign
 	x.settle(&w)
-	x.books(&w)
+	x.readCheckpoint(&w)
 	x.to(w)
 }
 
-// books reads the kubelet's checkpoint, like the daemon before it serves.
-func (x *explorer) books(w *world) {
+// readCheckpoint reads the kubelet's checkpoint, like the daemon before it serves.
+func (x *explorer) readCheckpoint(w *world) {
 	l := w.mem.lease()
 	known := slices.Contains(l.Tenants, uids[w.pod])
 	switch {
@@ -320,11 +320,11 @@ func (x *explorer) startOf(w world, names []string) {
 		return // the worker refuses the start, and the kubelet retries
 	}
 	w.job, w.starts, w.first, w.subject, w.given = prepares, w.pod, l.First(names), w.seen, false
-	x.sets(&w, lease.Event{Name: lease.Prepare})
+	x.startWork(&w, lease.Event{Name: lease.Prepare})
 }
 
-// looks makes the inventory inspect the hardware.
-func (x *explorer) looks(w world) {
+// inspect makes the inventory inspect the hardware.
+func (x *explorer) inspect(w world) {
 	l := w.mem.lease()
 	if w.stale {
 		n := w
@@ -344,7 +344,7 @@ func (x *explorer) looks(w world) {
 		case w.print == unknown && !l.Used:
 			n.print = w.on
 		case w.print != unknown && w.print != w.on:
-			x.changes(&n)
+			x.changeContent(&n)
 		}
 		n.proof = n.proof && w.on == blank
 		x.settle(&n)
@@ -355,15 +355,15 @@ func (x *explorer) looks(w world) {
 			x.to(n)
 		}
 	}
-	if !w.saved() {
+	if !w.isSaved() {
 		n := w
 		n.save()
 		x.to(n)
 	}
 }
 
-// changes records that the content differs from what the tenant left.
-func (x *explorer) changes(w *world) {
+// changeContent records that the content differs from what the tenant left.
+func (x *explorer) changeContent(w *world) {
 	if w.on == half {
 		x.fail("half an erasure counts as the content of another")
 	}
@@ -373,7 +373,7 @@ func (x *explorer) changes(w *world) {
 // settle posts to the lease whether the evidence is valid.
 func (x *explorer) settle(w *world) {
 	switch l := w.mem.lease(); {
-	case l.State == lease.Free && !x.offerable(*w):
+	case l.State == lease.Free && !x.isOfferable(*w):
 		x.apply(w, lease.Event{Name: lease.Doubted})
 	case l.State == lease.Unproven && (!x.rule.Disk || w.proof):
 		x.apply(w, lease.Event{Name: lease.Proven})
@@ -394,8 +394,8 @@ func (x *explorer) workOf(w world) lease.Work {
 	return lease.Work{Reset: true, ByHand: true}
 }
 
-// works makes the worker continue.
-func (x *explorer) works(w world) {
+// continueWork makes the worker continue.
+func (x *explorer) continueWork(w world) {
 	l := w.mem.lease()
 	n := w
 	switch w.phase {
@@ -411,9 +411,9 @@ func (x *explorer) works(w world) {
 		n.save()
 		x.to(n)
 	case asked:
-		x.asks(w)
+		x.runHelper(w)
 	case done:
-		x.ends(w)
+		x.endWork(w)
 	case noted:
 		n.save()
 		n.phase = idle
@@ -421,15 +421,15 @@ func (x *explorer) works(w world) {
 			n.runs, n.ran = true, true
 			if !w.moved && w.subject == this {
 				n.opens = true
-				x.starts(n)
+				x.startContainer(n)
 			}
 		}
 		x.to(n)
 	}
 }
 
-// starts checks the conditions for a container that gets a disk.
-func (x *explorer) starts(w world) {
+// startContainer checks the conditions for a container that gets a disk.
+func (x *explorer) startContainer(w world) {
 	if c := w.on; x.rule.Disk && c != blank && c != w.pod.data() && (c != foreign || w.first) {
 		x.fail("pod %s gets a disk with content %d (first start: %t)", uids[w.pod], c, w.first)
 	}
@@ -437,11 +437,11 @@ func (x *explorer) starts(w world) {
 
 func (x *explorer) begin(w world, j job) {
 	w.job, w.subject = j, w.seen
-	x.sets(&w, lease.Event{Name: lease.Clear})
+	x.startWork(&w, lease.Event{Name: lease.Clear})
 }
 
-// sets starts work. Before an erasure it discards the fingerprint of the content.
-func (x *explorer) sets(w *world, e lease.Event) {
+// startWork starts work. Before an erasure it discards the fingerprint of the content.
+func (x *explorer) startWork(w *world, e lease.Event) {
 	w.asks, w.moved = unknown, w.stale
 	if work := x.workOf(*w); work.Erase {
 		w.asks, w.print = w.print, unknown
@@ -467,8 +467,8 @@ func (x *explorer) notice(w *world) {
 	x.settle(w)
 }
 
-// asks makes the helper act.
-func (x *explorer) asks(w world) {
+// runHelper makes the helper act.
+func (x *explorer) runHelper(w world) {
 	n, work := w, x.workOf(w) // the device is busy
 	x.finish(&n, lease.Event{Name: lease.Refused})
 	x.to(n)
@@ -482,7 +482,7 @@ func (x *explorer) asks(w world) {
 	n = w
 	switch {
 	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on: // the helper compares the content with what the tenant left
-		x.changes(&n)
+		x.changeContent(&n)
 		x.finish(&n, lease.Event{Name: lease.Refused})
 		x.to(n)
 		return
@@ -524,8 +524,8 @@ func (w world) order() lease.Order {
 	return lease.NoOrder
 }
 
-// ends records the result of successful work.
-func (x *explorer) ends(w world) {
+// endWork records the result of successful work.
+func (x *explorer) endWork(w world) {
 	n := w
 	e := lease.Event{Name: lease.Cleared}
 	switch l := w.mem.lease(); {
@@ -594,14 +594,14 @@ func explore(rule lease.Rule, calm bool) (x *explorer) {
 		x.visit(x.queue[n])
 	}
 	if x.broken == "" {
-		x.ways()
+		x.checkWaysOut()
 	}
 	return x
 }
 
-// ways checks that every world can lead to a free device, or to a decision of the operator, by steps of the daemon,
+// checkWaysOut checks that every world can lead to a free device, or to a decision of the operator, by steps of the daemon,
 // pods and the operator, without crashes or hardware changes.
-func (x *explorer) ways() {
+func (x *explorer) checkWaysOut() {
 	back := make([][]int32, len(x.queue))
 	for from, to := range x.next {
 		for _, n := range to {

@@ -79,7 +79,7 @@ func TestMutants(t *testing.T) {
 		switch {
 		case !differs(answers):
 			same++
-		case noticed(true), *everyWorld && noticed(false):
+		case breaksPromise(true), *everyWorld && breaksPromise(false):
 			caught++
 		default:
 			missed++
@@ -101,7 +101,7 @@ func differs(answers map[question]string) bool {
 	return false
 }
 
-// noticed reports whether a promise is broken in the worlds of a rule. In calm worlds nothing fails.
-func noticed(calm bool) bool {
+// breaksPromise reports whether a promise is broken in the worlds of a rule. In calm worlds nothing fails.
+func breaksPromise(calm bool) bool {
 	return slices.ContainsFunc(rules, func(r lease.Rule) bool { return explore(r, calm).broken != "" })
 }

@@ -213,8 +213,8 @@ func (w *world) replace() {
 	w.adopted, w.opens, w.on = false, false, foreign
 }
 
-// saved reports whether the state file is up to date.
-func (w *world) saved() bool {
+// isSaved reports whether the state file is up to date.
+func (w *world) isSaved() bool {
 	stale := w.stale || w.other && w.mem.lease().Working()
 	return w.mem == w.file && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
 }

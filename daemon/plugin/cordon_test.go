@@ -17,7 +17,7 @@ import (
 func TestCordonLeavesThePodAlone(t *testing.T) {
 	b := newBench(t)
 	k := b.startKubelet()
-	b.allocatable(k, 1)
+	b.waitAllocatable(k, 1)
 	c, err := k.Allocate(t.Context(), resource, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -26,14 +26,14 @@ func TestCordonLeavesThePodAlone(t *testing.T) {
 	if err := b.endpoint.Inventory.Cordon(t.Context(), id, api.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
-	b.allocatable(k, 0)
+	b.waitAllocatable(k, 0)
 	if err := k.PreStart(t.Context(), resource, c); err != nil {
 		t.Errorf("the pod's container starts again: %v", err)
 	}
 	_, err = b.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{id}}},
 	})
-	cordoned(t, "for another pod", err)
+	checkCordonError(t, "for another pod", err)
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	limit := time.After(patience)
 	for {
@@ -47,11 +47,11 @@ func TestCordonLeavesThePodAlone(t *testing.T) {
 			t.Fatal("it is never gone")
 		}
 	}
-	cordoned(t, "gone besides", k.PreStart(t.Context(), resource, c))
+	checkCordonError(t, "gone besides", k.PreStart(t.Context(), resource, c))
 }
 
-// cordoned checks that an error mentions the cordon.
-func cordoned(t *testing.T, when string, err error) {
+// checkCordonError checks that an error mentions the cordon.
+func checkCordonError(t *testing.T, when string, err error) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "cordoned: loose") {
 		t.Errorf("%s: %v", when, err)

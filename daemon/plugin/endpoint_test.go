@@ -132,8 +132,8 @@ func (b *bench) startKubelet() *kubelet.Kubelet {
 	return k
 }
 
-// allocatable waits until the device manager knows the given number of healthy devices.
-func (b *bench) allocatable(k *kubelet.Kubelet, want int) {
+// waitAllocatable waits until the device manager knows the given number of healthy devices.
+func (b *bench) waitAllocatable(k *kubelet.Kubelet, want int) {
 	b.t.Helper()
 	limit := time.After(patience)
 	for {
@@ -435,12 +435,12 @@ func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 		t.Fatalf("%v, connected with the stream of another", err)
 	}
 	k := b.startKubelet()
-	b.allocatable(k, 1)
+	b.waitAllocatable(k, 1)
 	if !b.endpoint.Status().Connected {
 		t.Error("not connected with that of the kubelet")
 	}
 	k.Stop()
-	b.allocatable(b.startKubelet(), 1)
+	b.waitAllocatable(b.startKubelet(), 1)
 }
 
 // After a second registration with the same kubelet, the endpoint queries the kubelet's device list. The kubelet may
@@ -454,9 +454,9 @@ func TestSecondRegistrationIsDoubted(t *testing.T) {
 			}
 		}, "node-A-widget")
 		k := h.startKubelet()
-		h.connected(k, h.registered)
+		h.waitConnected(k, h.registered)
 		if known {
-			h.counting.news.until(t, "the kubelet is asked", func() bool { return h.asked() > 0 })
+			h.counting.news.waitFor(t, "the kubelet is asked", func() bool { return h.asked() > 0 })
 		}
 		if !known && h.asked() > 0 {
 			t.Error("asked after the first registration")

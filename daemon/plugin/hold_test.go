@@ -63,8 +63,8 @@ func (n *news) wait() <-chan struct{} {
 	return n.next
 }
 
-// until waits for a condition. The condition may only change together with news.
-func (n *news) until(t *testing.T, what string, holds func() bool) {
+// waitFor waits for a condition. The condition may only change together with news.
+func (n *news) waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	limit := time.After(patience)
 	for next := n.wait(); !holds(); next = n.wait() {
@@ -173,8 +173,8 @@ func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) 
 	return h
 }
 
-// besides waits until is returns true for the other plugins that run and the number of plugins that have ended.
-func (h *heldBench) besides(what string, is func(live []int, ended int) bool) {
+// waitPlugins waits until is returns true for the other plugins that run and the number of plugins that have ended.
+func (h *heldBench) waitPlugins(what string, is func(live []int, ended int) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
 	for {
@@ -210,14 +210,14 @@ func (h *heldBench) await(what string, is func(api.Registration) bool) {
 	}
 }
 
-// held waits until the resource is held back, or no longer held back.
-func (h *heldBench) held(want bool) {
+// waitHeld waits until the resource is held back, or no longer held back.
+func (h *heldBench) waitHeld(want bool) {
 	h.t.Helper()
 	h.await(fmt.Sprintf("held back: %v", want), func(s api.Registration) bool { return (s.Held != "") == want })
 }
 
-// other serves a plugin that makes no calls. end ends it like a crash.
-func (h *heldBench) other(name string) (end func()) {
+// servePlugin serves a plugin that makes no calls. end ends it like a crash.
+func (h *heldBench) servePlugin(name string) (end func()) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -235,7 +235,7 @@ func (h *heldBench) other(name string) (end func()) {
 		_, before, _ := h.endpoint.Watch.Others()
 		s.Stop()
 		<-served
-		h.besides(name+" ends", func(_ []int, ended int) bool { return ended != before })
+		h.waitPlugins(name+" ends", func(_ []int, ended int) bool { return ended != before })
 	})
 	h.t.Cleanup(s.Stop)
 	if live, _, _ := h.endpoint.Watch.Others(); len(live) == 0 {
@@ -254,15 +254,15 @@ func (h *heldBench) stirUp() {
 	}
 }
 
-// counts makes the kubelet accept a list of another plugin.
-func (h *heldBench) counts(ids ...string) {
+// setCounted makes the kubelet accept a list of another plugin.
+func (h *heldBench) setCounted(ids ...string) {
 	h.t.Helper()
 	h.counting.set(nil, ids...)
 	h.stirUp()
 }
 
-// gives records a container with a device from a plugin whose answer sets a variable.
-func (h *heldBench) gives(pod, variable string) {
+// recordContainer records a container with a device from a plugin whose answer sets a variable.
+func (h *heldBench) recordContainer(pod, variable string) {
 	h.t.Helper()
 	answer, err := proto.Marshal(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{variable: "x"}})
 	if err != nil {
@@ -280,7 +280,7 @@ func (h *heldBench) look() {
 	h.t.Helper()
 	before := h.asked()
 	h.stirUp()
-	h.counting.news.until(h.t, "the kubelet is asked", func() bool { return h.asked() != before })
+	h.counting.news.waitFor(h.t, "the kubelet is asked", func() bool { return h.asked() != before })
 	if err := h.endpoint.Alive(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
@@ -297,8 +297,8 @@ func (h *heldBench) asked() int {
 func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	h := newHeldBench(t, true, "x")
 	k := h.startKubelet()
-	end := h.other("vendor.sock")
-	h.held(true)
+	end := h.servePlugin("vendor.sock")
+	h.waitHeld(true)
 	h.look()
 	if s := h.endpoint.Status(); s.Registered || s.Connected || s.Held != "another plugin serves example.org/widget: the kubelet counts x" {
 		t.Errorf("%+v", s)
@@ -309,8 +309,8 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 		t.Error("registered while the other plugin lives")
 	}
 	end()
-	h.held(false)
-	h.connected(k, h.registered)
+	h.waitHeld(false)
+	h.waitConnected(k, h.registered)
 }
 
 // If another plugin exists and the kubelet cannot be queried, the endpoint retries until it can.
@@ -319,7 +319,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.counting.set(errors.New("rejected by rate limit"))
 	gate := h.counting.bar()
 	k := h.startKubelet()
-	h.other("vendor.sock")
+	h.servePlugin("vendor.sock")
 	close(gate)
 	const want = "endpoint not registered: ask the kubelet which plugin serves example.org/widget: rejected by rate limit; "
 	h.await("a complaint", func(s api.Registration) bool { return strings.HasPrefix(s.Complaint, want) })
@@ -327,7 +327,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 		t.Error("registered without asking")
 	}
 	h.counting.set(nil)
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 }
 
 // The endpoint registers the resource without an answer if there is no other plugin, or if the kubelet does not support the
@@ -339,30 +339,30 @@ func TestKubeletThatDoesNotSay(t *testing.T) {
 		gate := h.counting.bar()
 		k := h.startKubelet()
 		if errors.Is(err, real.ErrNotCounted) {
-			h.other("vendor.sock")
+			h.servePlugin("vendor.sock")
 		}
 		close(gate)
-		h.connected(k, h.registered)
+		h.waitConnected(k, h.registered)
 		h.stop()
 	}
 }
 
-// overtaken returns a bench whose resource another plugin has registered after us.
-func overtaken(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
+// newOvertakenBench returns a bench whose resource another plugin has registered after us.
+func newOvertakenBench(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
 	t.Helper()
 	h = newHeldBench(t, true)
 	k = h.startKubelet()
-	h.connected(k, h.registered)
-	end = h.other("vendor.sock")
-	h.counts("x")
-	h.held(true)
+	h.waitConnected(k, h.registered)
+	end = h.servePlugin("vendor.sock")
+	h.setCounted("x")
+	h.waitHeld(true)
 	return h, k, end
 }
 
 // If another plugin registers after us, our stream stays open and sends nothing. The end of our stream would disconnect the
 // other plugin.
 func TestOvertaken(t *testing.T) {
-	h, k, end := overtaken(t)
+	h, k, end := newOvertakenBench(t)
 	if !k.Resource(resource).Connected || h.storedNow() != 1 {
 		t.Errorf("stream open: %v, stored %d", k.Resource(resource).Connected, h.storedNow())
 	}
@@ -375,8 +375,8 @@ func TestOvertaken(t *testing.T) {
 	}
 	h.counting.set(nil)
 	end()
-	h.held(false)
-	h.connected(k, h.registered)
+	h.waitHeld(false)
+	h.waitConnected(k, h.registered)
 	if n := h.storedNow(); n > 0 {
 		t.Errorf("%d stored still", n)
 	}
@@ -384,9 +384,9 @@ func TestOvertaken(t *testing.T) {
 
 // Since 1.37, a kubelet counts the devices of an ended plugin as long as our stream is open.
 func TestOvertakenByOneWhoseListStays(t *testing.T) {
-	h, k, end := overtaken(t)
+	h, k, end := newOvertakenBench(t)
 	end()
-	h.held(false)
+	h.waitHeld(false)
 	h.counting.set(nil) // the kubelet has processed the end of our stream
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 }

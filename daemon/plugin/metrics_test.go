@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 	k := b.startKubelet()
-	b.allocatable(k, 1)
+	b.waitAllocatable(k, 1)
 	c, err := k.Allocate(t.Context(), resource, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -49,15 +49,15 @@ func TestMetrics(t *testing.T) {
 	const path = "/sys/devices/virtual/widget/widget0"
 	for len(told.sent) == 0 { // a list after an inspection that takes a second is not reported
 		b.machine.Unplug(path)
-		b.allocatable(k, 0)
+		b.waitAllocatable(k, 0)
 		b.machine.Plug(widget)
-		b.allocatable(k, 1) // the previous list was reported
+		b.waitAllocatable(k, 1) // the previous list was reported
 	}
 	if since := <-told.sent; since <= 0 {
 		t.Errorf("%v from the event to the list", since)
 	}
 	b.machine.Unplug(path)
-	b.allocatable(k, 0)
+	b.waitAllocatable(k, 0)
 	if err := k.PreStart(t.Context(), resource, c); err == nil {
 		t.Error("started without its device")
 	}

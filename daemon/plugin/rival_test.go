@@ -23,9 +23,9 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// connected waits until the endpoint has registered and the kubelet has its list. If the kubelet needs a second to open
-// its stream, the endpoint has registered more than once.
-func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
+// waitConnected waits until the endpoint has registered and the kubelet has its list. If the kubelet needs a second to open its
+// stream, the endpoint has registered more than once.
+func (b *bench) waitConnected(k *kubelet.Kubelet, registered chan error) {
 	b.t.Helper()
 	select {
 	case err := <-registered:
@@ -35,7 +35,7 @@ func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
 	case <-time.After(patience):
 		b.t.Fatal("not registered")
 	}
-	b.allocatable(k, 1)
+	b.waitAllocatable(k, 1)
 	if err := b.endpoint.Alive(b.t.Context()); err != nil { // no call is running
 		b.t.Fatal(err)
 	}
@@ -50,17 +50,17 @@ func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 	for _, socket := range []string{"vendor.sock", "mp-gpu.sock"} {
 		h := newHeldBench(t, false, "x")
 		k := h.startKubelet()
-		h.connected(k, h.registered)
-		end := h.other(socket)
-		h.counts("x")
-		h.held(true)
+		h.waitConnected(k, h.registered)
+		end := h.servePlugin(socket)
+		h.setCounted("x")
+		h.waitHeld(true)
 		if len(h.registered) > 0 {
 			t.Errorf("%s: registered again while the other plugin lives", socket)
 		}
 		h.counting.set(nil)
 		end()
-		h.connected(k, h.registered)
-		h.held(false)
+		h.waitConnected(k, h.registered)
+		h.waitHeld(false)
 		h.stop()
 	}
 }
@@ -71,26 +71,26 @@ func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 func TestOwnDevicesOfAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
-		h.gives("before", "VENDOR")
+		h.recordContainer("before", "VENDOR")
 		k := h.startKubelet()
-		h.connected(k, h.registered)
+		h.waitConnected(k, h.registered)
 		h.counting.set(nil, "node-A-widget")
-		end := h.other("vendor.sock")
-		h.gives("ours", "METALPLUG_EXAMPLE_ORG_WIDGET")
+		end := h.servePlugin("vendor.sock")
+		h.recordContainer("ours", "METALPLUG_EXAMPLE_ORG_WIDGET")
 		h.look()
 		if s := h.endpoint.Status(); s.Held != "" || len(h.registered) > 0 {
 			t.Errorf("yields %v, before it gives a device: %+v", yields, s)
 		}
-		h.gives("of the other", "VENDOR")
-		h.held(true)
+		h.recordContainer("of the other", "VENDOR")
+		h.waitHeld(true)
 		h.look()
 		if s := h.endpoint.Status(); s.Held == "" || !k.Resource(resource).Connected || len(h.registered) > 0 {
 			t.Errorf("yields %v, while it lives: %+v", yields, s)
 		}
 		h.counting.set(nil)
 		end()
-		h.connected(k, h.registered)
-		h.held(false)
+		h.waitConnected(k, h.registered)
+		h.waitHeld(false)
 		h.stop()
 	}
 }
@@ -100,15 +100,15 @@ func TestOwnDevicesOfAnother(t *testing.T) {
 func TestAskedBesideAnother(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 	h.counting.set(nil, "node-A-widget")
-	h.other("vendor.sock")
-	h.gives("of the other", "VENDOR")
-	h.held(true)
+	h.servePlugin("vendor.sock")
+	h.recordContainer("of the other", "VENDOR")
+	h.waitHeld(true)
 	if _, err := k.Allocate(t.Context(), resource, 1); err != nil {
 		t.Fatal(err)
 	}
-	h.held(false)
+	h.waitHeld(false)
 	h.look()
 	h.look()
 	if s := h.endpoint.Status(); s.Held != "" || !s.Connected || len(h.registered) > 0 {
@@ -120,14 +120,14 @@ func TestAskedBesideAnother(t *testing.T) {
 func TestListUnderWay(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 	h.counting.set(nil, "node-A-widget")
-	h.other("third.sock")
+	h.servePlugin("third.sock")
 	h.look()
 	for _, first := range [][]string{nil, {"gone"}} {
 		h.counting.script(first, []string{"node-A-widget"})
 		h.stirUp()
-		h.counting.news.until(t, "all is asked", func() bool { return h.counting.left() == 0 })
+		h.counting.news.waitFor(t, "all is asked", func() bool { return h.counting.left() == 0 })
 		h.look()
 		if s := h.endpoint.Status(); s.Held != "" || !s.Connected || len(h.registered) > 0 {
 			t.Errorf("after %v: %+v, %d registrations", first, s, len(h.registered))
@@ -139,11 +139,11 @@ func TestListUnderWay(t *testing.T) {
 func TestListNotProcessed(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 	for n := range 3 {
 		before := h.asked()
-		h.other(fmt.Sprintf("vendor%d.sock", n))
-		h.counting.news.until(t, "the kubelet is asked", func() bool { return h.asked() > before })
+		h.servePlugin(fmt.Sprintf("vendor%d.sock", n))
+		h.counting.news.waitFor(t, "the kubelet is asked", func() bool { return h.asked() > before })
 	}
 	if err := h.endpoint.Alive(t.Context()); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestListNotProcessed(t *testing.T) {
 		t.Errorf("%+v, %d registrations", s, len(h.registered))
 	}
 	h.stirUp()
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 }
 
 // An answer without devices does not count if the list has changed during the query. All devices may have been unhealthy
@@ -160,9 +160,9 @@ func TestListNotProcessed(t *testing.T) {
 func TestListChangesDuringQuery(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
-	h.connected(k, h.registered)
+	h.waitConnected(k, h.registered)
 	h.counting.set(nil, "node-A-widget")
-	h.other("vendor.sock")
+	h.servePlugin("vendor.sock")
 	h.look()
 	gate := h.counting.bar()
 	h.counting.script(nil, nil, []string{"node-A-widget"})
@@ -170,13 +170,13 @@ func TestListChangesDuringQuery(t *testing.T) {
 	if err := h.endpoint.Inventory.Cordon(t.Context(), "node-A-widget", api.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
-	h.allocatable(k, 0)
+	h.waitAllocatable(k, 0)
 	if _, err := h.endpoint.Inventory.Uncordon(t.Context(), "node-A-widget"); err != nil {
 		t.Fatal(err)
 	}
-	h.allocatable(k, 1)
+	h.waitAllocatable(k, 1)
 	close(gate)
-	h.counting.news.until(t, "all is asked", func() bool { return h.counting.left() == 0 })
+	h.counting.news.waitFor(t, "all is asked", func() bool { return h.counting.left() == 0 })
 	h.look()
 	if s := h.endpoint.Status(); !s.Connected || len(h.registered) > 0 {
 		t.Errorf("%+v, %d registrations", s, len(h.registered))
@@ -213,11 +213,11 @@ func TestForeign(t *testing.T) {
 // the checkpoint and other changes of another plugin's socket are not events.
 func TestStir(t *testing.T) {
 	h := newHeldBench(t, true)
-	h.other("vendor.sock")
+	h.servePlugin("vendor.sock")
 	path := func(name string) string { return filepath.Join(h.dir, name) }
 	want := 2 // one for the plugin, and one for its socket file
 	events := func(what string) {
-		h.besides(what, func([]int, int) bool { _, _, n := h.endpoint.Watch.Others(); return n >= want })
+		h.waitPlugins(what, func([]int, int) bool { _, _, n := h.endpoint.Watch.Others(); return n >= want })
 	}
 	events("another plugin")
 	for i, step := range []struct {
@@ -278,5 +278,5 @@ func TestGracefulStopBesidePeers(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	h.besides("it ends", func(live []int, _ int) bool { return len(live) == 0 })
+	h.waitPlugins("it ends", func(live []int, _ int) bool { return len(live) == 0 })
 }

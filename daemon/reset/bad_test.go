@@ -58,7 +58,7 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 			}
 			t.Run(name+"/"+c.scrub, func(t *testing.T) {
 				m, n := oneNVMe(t)
-				n.bigger().badAt(c.err, places...).partly = c.partly
+				n.enlarge().badAt(c.err, places...).partly = c.partly
 				got := m.full(eraseOf0(c.scrub))
 				if got.Result != OK || !got.Erased || !n.blank() {
 					t.Errorf("answer is %+v", got)
@@ -77,7 +77,7 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 // this data must be detected.
 func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	m, n := oneNVMe(t)
-	n.bigger().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
+	n.enlarge().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
 	m.onIoctl = func(n *fakeNode, _ uintptr, b []byte) (int, error) {
 		if len(b) == 16 {
 			n.bad = nil // nothing else on the disk changes
@@ -137,10 +137,10 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 		if got := m.full(r); got.Result != Failed || got.Detail != want {
 			t.Errorf("%s: %+v", name, got)
 		}
-		m.untouched()
+		m.checkUntouched()
 	}
 	m, n := oneNVMe(t)
-	n.bigger().badAt(unix.ENODATA, 45<<20+4096)
+	n.enlarge().badAt(unix.ENODATA, 45<<20+4096)
 	got := m.full(surveyOf0(0))
 	if got.Result != Failed || got.Read != 45<<20+4096 || got.Detail != "read nvme0n1 at byte 47190016: no data available" {
 		t.Errorf("survey: %+v", got)
@@ -150,7 +150,7 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 // TestUnreadableDrive checks that an unreadable block does not count as data if the whole drive fails.
 func TestUnreadableDrive(t *testing.T) {
 	m, n := oneNVMe(t)
-	n.bigger().badAt(unix.ENXIO, 45<<20)
+	n.enlarge().badAt(unix.ENXIO, 45<<20)
 	if got := m.full(eraseOf0("zero")); got.Result != Gone && got.Result != Failed {
 		t.Errorf("answer is %+v", got)
 	}
@@ -166,7 +166,7 @@ func TestProbeOfADiskThatTurns(t *testing.T) {
 	for rotational, limit := range map[string]time.Duration{"1\n": probeTime, "0\n": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			m, n := oneNVMe(t)
-			n.bigger()
+			n.enlarge()
 			m.files(map[string]string{disk0 + "/queue/rotational": rotational})
 			head := int64(0)
 			n.onRead = func(offset int64, length int) {

@@ -133,7 +133,7 @@ func TestErasureOfBlocks(t *testing.T) {
 // pod's data, the data is erased. If a block that was blank contains data, the disk is not erased.
 func TestErasureOfSparseData(t *testing.T) {
 	m, n := oneNVMe(t)
-	n.bigger()
+	n.enlarge()
 	r := eraseOf0("zero")
 	r.Fingerprint = printOf0(m)
 	probed := places(int64(len(n.data)), seedIn(r.Fingerprint))
@@ -146,7 +146,7 @@ func TestErasureOfSparseData(t *testing.T) {
 	if got := m.full(r); got.Result != Foreign || !strings.Contains(got.Detail, fmt.Sprint("unknown data at byte ", probed[7])) {
 		t.Errorf("answer is %+v", got)
 	}
-	m.untouched()
+	m.checkUntouched()
 	n.data[probed[7]] = 0
 	if got := m.full(r); got.Result != OK || !got.Erased || !n.blank() {
 		t.Errorf("answer is %+v", got)
@@ -280,7 +280,7 @@ func TestErasureIsRefused(t *testing.T) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
 			if m.syncError == nil { // this error appears when the disk is open for writing
-				m.untouched()
+				m.checkUntouched()
 			}
 			if string(n.data) != was {
 				t.Error("the disk has changed")
@@ -492,7 +492,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		}
 		r := eraseOf0("zero")
 		began := time.Now()
-		m.wants(&r)
+		m.permit(&r)
 		a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, r.Encode()))
 		if err != nil || a.Result != Failed || time.Since(began) != r.Timeout()+grace ||
 			a.Detail != "no result after 1m0s: erasing nvme0n1 by zero cannot be interrupted and continues; allow more time" {

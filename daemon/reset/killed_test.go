@@ -29,7 +29,7 @@ func TestKilledWriter(t *testing.T) {
 	r := target.request(reset.Prepare, "zero")
 	r.Tenant, r.Resource = true, "example.org/disk"
 	client := asChild(t, "killed")
-	client.Peer.Config = target.configured(t, r)
+	client.Peer.Config = target.writeConfig(t, r)
 	killed := 0
 	for i := range 50 {
 		// This file contains the number of kernel calls after which the program kills itself.

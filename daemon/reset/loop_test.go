@@ -96,8 +96,8 @@ func (l loop) request(do reset.Do, scrub string) reset.Request {
 	return reset.Request{Do: do, Target: device.Target{SysPath: l.sysPath, Class: "node", Identity: []device.Attribute{{Name: "diskseq", Value: l.seq}}}, Work: device.Work{Scrub: scrub}, TimeoutMS: minuteMS}
 }
 
-// configured writes a configuration with a resource that selects the disk and names the erase method of a request.
-func (l loop) configured(t *testing.T, r reset.Request) (file string) {
+// writeConfig writes a configuration with a resource that selects the disk and names the erase method of a request.
+func (l loop) writeConfig(t *testing.T, r reset.Request) (file string) {
 	t.Helper()
 	scrub := "none"
 	if slices.Contains([]string{"discard", "zero"}, r.Scrub) { // class node does not support the other methods
@@ -125,7 +125,7 @@ func (l loop) unchanged(t *testing.T) {
 func (l loop) do(t *testing.T, r reset.Request) reset.Answer {
 	t.Helper()
 	c := asChild(t, reset.Program)
-	c.Peer.Config = l.configured(t, r)
+	c.Peer.Config = l.writeConfig(t, r)
 	if r.Do == reset.Prepare {
 		r.Resource = "example.org/disk"
 	}

@@ -83,7 +83,7 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		T: t, root: root, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100, turn: make(chan struct{}, 1), config: anything(),
+		T: t, root: root, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100, turn: make(chan struct{}, 1), config: allowAll(),
 	}
 	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
 		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.at(fd).node, nil },
@@ -402,7 +402,7 @@ func (m *machine) ask(r Request) Answer {
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = minute
 	}
-	m.wants(&r)
+	m.permit(&r)
 	a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, r.Encode()))
 	if err != nil {
 		m.Fatal(err)
@@ -416,8 +416,8 @@ func (m *machine) ask(r Request) Answer {
 
 const minute = int64(time.Minute / time.Millisecond)
 
-// anything returns a configuration with one resource for each class. Each resource takes all devices of its class.
-func anything() config.Config {
+// allowAll returns a configuration with one resource for each class. Each resource takes all devices of its class.
+func allowAll() config.Config {
 	c := config.Default()
 	c.Resources = nil
 	for _, class := range device.Classes {
@@ -426,8 +426,8 @@ func anything() config.Config {
 	return c
 }
 
-// wants makes the configuration permit a request, and sets the resource in the request.
-func (m *machine) wants(r *Request) {
+// permit makes the configuration permit a request, and sets the resource in the request.
+func (m *machine) permit(r *Request) {
 	if r.Do != Prepare || r.Resource != "" {
 		return
 	}
@@ -440,9 +440,9 @@ func (m *machine) wants(r *Request) {
 // selectsAll disables the check of the configuration, for tests of a method. TestSelected tests that check.
 func (m *machine) selectsAll() { m.selects = func(Request) error { return nil } }
 
-// wanted returns a request that the configuration permits.
-func (m *machine) wanted(r Request) Request {
-	m.wants(&r)
+// permittedRequest returns a request that the configuration permits.
+func (m *machine) permittedRequest(r Request) Request {
+	m.permit(&r)
 	return r
 }
 
@@ -461,7 +461,7 @@ func identity(pairs ...string) (all []device.Attribute) {
 func (m *machine) do(r Request) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
 	defer cancel()
-	m.wants(&r)
+	m.permit(&r)
 	one := &task{host: m.host, Request: r}
 	err = one.do(ctx)
 	return one.answer, err

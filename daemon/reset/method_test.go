@@ -249,7 +249,7 @@ func TestPortReset(t *testing.T) {
 	if got := m.ask(r); got.Result != Busy {
 		t.Errorf("answer is %+v", got)
 	}
-	m.untouched()
+	m.checkUntouched()
 }
 
 const (
@@ -294,7 +294,7 @@ func TestVFIOReset(t *testing.T) {
 			if got := m.ask(r); got.Result != Busy || got.Detail != "VFIO group 12 is open: a virtual machine or a pod uses it" {
 				t.Errorf("in a virtual machine: %+v", got)
 			}
-			m.untouched()
+			m.checkUntouched()
 		})
 	}
 }
@@ -324,7 +324,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 				physical + "/subsystem":     in(physical, "/sys/bus/pci"), physical + "/net/eth0/address": "",
 			})
 		}, OK, ""},
-		{"directories that cannot be listed", func(m *machine, group *fakeNode) { m.deepen(function0) }, Busy, "cannot determine whether " + address0 + " has a network interface: "},
+		{"directories that cannot be listed", func(m *machine, group *fakeNode) { m.addDeepDirs(function0) }, Busy, "cannot determine whether " + address0 + " has a network interface: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)
@@ -477,8 +477,8 @@ func (m *machine) sibling(address, file string) {
 	})
 }
 
-// deepen adds directories with a path that is too long for open, which therefore fails even for root.
-func (m *machine) deepen(dir string) {
+// addDeepDirs adds directories with a path that is too long for open, which therefore fails even for root.
+func (m *machine) addDeepDirs(dir string) {
 	m.Helper()
 	root, err := os.OpenRoot(m.root + dir)
 	if err != nil {

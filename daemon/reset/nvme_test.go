@@ -274,7 +274,7 @@ func TestSanitize(t *testing.T) {
 func TestSanitizeHitsAll(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.sanicap = sanitizeBlock
-	first.bigger().noiseAt(45<<20, 4096)
+	first.enlarge().noiseAt(45<<20, 4096)
 	first.onRead = func(_ int64, length int) {
 		if length == stretchSize {
 			t.Error("all of the disk is read")
@@ -292,7 +292,7 @@ func TestSanitizeHitsAll(t *testing.T) {
 func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().sanicap = sanitizeBlock
-	first.bigger()
+	first.enlarge()
 	d.state(3, 100, actBlockErase, 1)
 	d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
 	read := 0
@@ -464,7 +464,7 @@ func TestControllersOfOthers(t *testing.T) {
 func TestPartialFormat(t *testing.T) {
 	for _, scrub := range []string{"format", "crypto-erase"} {
 		d, n, _ := newDrive(t)
-		n.bigger()
+		n.enlarge()
 		n.noiseAt(0, edgeSize)
 		n.noiseAt(64<<20, edgeSize)
 		r := eraseOf0(scrub)

@@ -22,8 +22,8 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
-// bigger makes the disk so large that the quick check does not read all of it.
-func (n *fakeNode) bigger() *fakeNode {
+// enlarge makes the disk so large that the quick check does not read all of it.
+func (n *fakeNode) enlarge() *fakeNode {
 	n.size(80 << 20)
 	return n
 }
@@ -41,7 +41,7 @@ func (m *machine) full(r Request) Answer {
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = minute
 	}
-	a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, m.wanted(r).Encode()))
+	a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, m.permittedRequest(r).Encode()))
 	if err != nil {
 		m.Error(err)
 	}
@@ -74,7 +74,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
-			c.change(n.bigger())
+			c.change(n.enlarge())
 			r := Request{Do: Prepare, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank}}
 			got := m.full(r)
 			want := map[bool]Result{true: OK, false: Foreign}[c.content == ""]
@@ -87,7 +87,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 			if probe := m.full(Request{Do: Probe, Target: device.Target{SysPath: disk0, Class: "nvme"}}); !strings.HasPrefix(probe.Content, c.content) || strings.HasSuffix(probe.Fingerprint, ":00000000000000000000000000000000") != (c.content == "") {
 				t.Errorf("a probe finds %+v", probe)
 			}
-			m.untouched()
+			m.checkUntouched()
 		})
 	}
 }
@@ -123,7 +123,7 @@ func TestKeptIsNotErased(t *testing.T) {
 				t.Errorf("%s: answer is %+v", c.want, got)
 			}
 		}
-		m.untouched()
+		m.checkUntouched()
 		r.ByHand, r.Tenant = true, false
 		if got := m.full(r); got.Result != OK || !got.Erased || !n.blank() {
 			t.Errorf("%s by hand: %+v", c.want, got)
@@ -211,7 +211,7 @@ func TestDrivesThatLie(t *testing.T) {
 func TestTooLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
-		n.bigger().noiseAt(50<<20, 4096)
+		n.enlarge().noiseAt(50<<20, 4096)
 		n.onRead = func(_ int64, length int) {
 			if length == stretchSize {
 				time.Sleep(time.Second)
@@ -235,7 +235,7 @@ func TestTooLittleTime(t *testing.T) {
 // disk must not be erased, and must not count as the same disk.
 func TestAppearsAgain(t *testing.T) {
 	for name, write := range map[string]func(n *fakeNode){
-		"blank": func(n *fakeNode) {}, "with data": func(n *fakeNode) { n.ext4() }, "with data that the quick check misses": func(n *fakeNode) { n.bigger().noiseAt(40<<20, 512) },
+		"blank": func(n *fakeNode) {}, "with data": func(n *fakeNode) { n.ext4() }, "with data that the quick check misses": func(n *fakeNode) { n.enlarge().noiseAt(40<<20, 512) },
 	} {
 		for _, scrub := range []string{"", "zero"} {
 			t.Run(name+" "+scrub, func(t *testing.T) {
@@ -439,7 +439,7 @@ func TestWritesByOthers(t *testing.T) {
 	} {
 		t.Run(c.scrub+"/"+c.name, func(t *testing.T) {
 			d, n, _ := newDrive(t)
-			n.bigger().fill()
+			n.enlarge().fill()
 			count := 0
 			wrote := func(sectors int) {
 				count += sectors

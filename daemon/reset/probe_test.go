@@ -23,8 +23,8 @@ func probeOf0() Request {
 	return Request{Do: Probe, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}}
 }
 
-// tells makes a controller answer requests for Identify and for the SMART log.
-func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
+// setIdentify makes a controller answer requests for Identify and for the SMART log.
+func (m *machine) setIdentify(oacs uint16, fna, sanicap, dlfeat byte) {
 	m.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 		switch {
 		case c.opcode == opIdentify && c.cdw10 == cnsController:
@@ -81,7 +81,7 @@ func TestProbe(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
-			m.tells(1<<1, 1<<2, 0, 0)
+			m.setIdentify(1<<1, 1<<2, 0, 0)
 			c.setup(m, n)
 			if n.data != nil { // a disk without data simulates one that the driver has disabled
 				c.want.Smart = device.Smart{Known: true, Warning: 4, Used: 101, Spare: 90, Temperature: 38, MediaErrors: 7}
@@ -218,7 +218,7 @@ func TestProbeLeavesPodsAlone(t *testing.T) {
 // TestProbeIdentifiesTheControllerOnce counts the commands of each inspection.
 func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	m, _ := oneNVMe(t)
-	m.tells(1<<1, 1<<2, sanitizeBlock, 0)
+	m.setIdentify(1<<1, 1<<2, sanitizeBlock, 0)
 	answer, asked := m.onAdmin, 0
 	m.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 		if c.opcode == opIdentify && c.cdw10 == cnsController {
@@ -297,14 +297,14 @@ func TestWhichDeviceItIs(t *testing.T) {
 				if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.detail) {
 					t.Errorf("error is %v, want %v with %q", err, c.want, c.detail)
 				}
-				m.untouched()
+				m.checkUntouched()
 			})
 		}
 	}
 }
 
-// untouched checks that the helper has done nothing, and has not opened a node for writing.
-func (m *machine) untouched() {
+// checkUntouched checks that the helper has done nothing, and has not opened a node for writing.
+func (m *machine) checkUntouched() {
 	m.Helper()
 	for _, call := range m.calls {
 		m.Errorf("it did: %s", call)

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 		Program: func() error {
 			return exchange.Serve(unheldHost(exchange.ConfigFile(config.DefaultFile)).reply)
 		},
-		"locking": locking,
-		"killed":  killing,
+		"locking": holdLock,
+		"killed":  serveAndDie,
 		"nonsense": func() error {
 			return exchange.Serve(func(context.Context, int, []byte) []byte { return []byte("yes\n") })
 		},
@@ -57,8 +57,8 @@ func unheldHost(file string) *host {
 	return h
 }
 
-// killing serves a request as metalplug-reset does, and kills itself after a number of kernel calls.
-func killing() error {
+// serveAndDie serves a request as metalplug-reset does, and kills itself after a number of kernel calls.
+func serveAndDie() error {
 	const size = 48 << 20 // size of the disk
 	file := exchange.ConfigFile("")
 	h := unheldHost(file)
@@ -96,8 +96,8 @@ func rangeOf(from, length uint64) []byte {
 	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, from), length)
 }
 
-// locking takes the lock of a device in a directory, prints the result, and waits until it is killed.
-func locking() error {
+// holdLock takes the lock of a device in a directory, prints the result, and waits until it is killed.
+func holdLock() error {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
 	if len(os.Args) > 3 { // with its own sysfs, which systemd 254 mounts for PrivateNetwork=
 		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {

@@ -93,7 +93,7 @@ scrub = "none"
 				t.Errorf("answer is %s: %s; want %s with %q", got.Result, detail, c.want, c.detail)
 			}
 			if c.want != OK {
-				m.untouched()
+				m.checkUntouched()
 				if string(n.data) != was {
 					t.Error("the disk has changed")
 				}
@@ -130,7 +130,7 @@ func TestExcludedIsRefused(t *testing.T) {
 	if got := m.full(eraseOf0("discard")); got.Result != Refused || !strings.Contains(got.Detail, "is read-only") {
 		t.Errorf("answer is %+v", got)
 	}
-	m.untouched()
+	m.checkUntouched()
 	if string(n.data) != was {
 		t.Error("the disk has changed")
 	}

@@ -167,7 +167,7 @@ func TestShared(t *testing.T) {
 					if method != "" && first.blank() {
 						t.Error("it was erased")
 					}
-					d.untouched()
+					d.checkUntouched()
 				})
 			}
 		}

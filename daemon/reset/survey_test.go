@@ -46,7 +46,7 @@ func TestSurvey(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
-			c.change(n.bigger())
+			c.change(n.enlarge())
 			got := m.full(surveyOf0(c.from))
 			if got.Result != OK || got.Size != size {
 				t.Errorf("answer is %+v", got)
@@ -54,7 +54,7 @@ func TestSurvey(t *testing.T) {
 			if got.Read != c.read || got.Content != c.content {
 				t.Errorf("%d bytes were read, and %q is there; want %d, %q", got.Read, got.Content, c.read, c.content)
 			}
-			m.untouched()
+			m.checkUntouched()
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestSurvey(t *testing.T) {
 func TestSurveyIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
-		n.bigger()
+		n.enlarge()
 		var from atomic.Int64
 		n.onRead = func(offset int64, length int) {
 			time.Sleep(time.Second / 2)
@@ -93,7 +93,7 @@ func TestSurveyIsInterrupted(t *testing.T) {
 // process ends before the survey.
 func TestSurveyOfWhatIsWritten(t *testing.T) {
 	m, n := oneNVMe(t)
-	n.bigger()
+	n.enlarge()
 	m.files(map[string]string{disk0 + "/stat": "0 0 0 0 0 0 0 0 0 0 0\n"})
 	n.onRead = func(at int64, _ int) {
 		if at == 60<<20 {
@@ -113,7 +113,7 @@ func TestReadingEndsWithItsAsker(t *testing.T) {
 		t.Run(string(do), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, n := oneNVMe(t)
-				n.bigger()
+				n.enlarge()
 				asked, gone := context.WithCancel(t.Context())
 				var reads atomic.Int64
 				n.onRead = func(_ int64, length int) {
@@ -157,7 +157,7 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, n := oneNVMe(t)
-				n.bigger()
+				n.enlarge()
 				done := false
 				var claimed atomic.Bool
 				n.claimed = claimed.Load
@@ -210,7 +210,7 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 // report this of a namespace that contains data.
 func TestSurveyOfAThinNamespace(t *testing.T) {
 	m, n := oneNVMe(t)
-	n.bigger()
+	n.enlarge()
 	n.data[1<<20] = 1
 	m.onAdmin = func(command adminCommand, data []byte) (uint16, error) {
 		if command.opcode == opIdentify && command.cdw10 == cnsNamespace {

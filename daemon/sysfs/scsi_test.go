@@ -41,7 +41,7 @@ func TestExportedSCSIDisk(t *testing.T) {
 		"/dev/sdb": "sdb", "/dev/sdb1": "sdb1", "/dev/sg1": "sg1", "/host/dev/sdb1": "sdb1", "/host/dev/sg1": "sg1",
 		"/gone/sdb1": "sdb1", "/gone/sg1": "sg1", "/dev/sda": "", "/dev/sg0": "",
 	} {
-		for target, files := range exporting(opened) {
+		for target, files := range exportsOf(opened) {
 			h := tree(t, with(aSCSIDisk(), files))
 			for _, sysPath := range []string{scsiDisk, scsiDisk + "/sdb1"} {
 				var use *sysfs.Use

@@ -104,8 +104,8 @@ func TestInUseOfAPartition(t *testing.T) {
 	}
 }
 
-// exporting returns an export of a name by each kind of target.
-func exporting(name string) map[string]map[string]string {
+// exportsOf returns an export of a name by each kind of target.
+func exportsOf(name string) map[string]map[string]string {
 	return map[string]map[string]string{
 		"nvmet":  {nvmetNS + "enable": "1\n", nvmetNS + "device_path": name + "\n"},
 		"fileio": {fileio + "enable": "1\n", fileio + "info": "TCM FILEIO ID: 0        File: " + name + "  Size: 0  Mode: O_DSYNC Async: 0\n", fileio + "udev_path": "note\n"},
@@ -156,7 +156,7 @@ func TestExported(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		opened := strings.ReplaceAll(c.opened, "DIR", dir)
-		for target, files := range exporting(opened) {
+		for target, files := range exportsOf(opened) {
 			if target != "nvmet" && c.name != "its name" && c.name != "a name that only another mount namespace has" || target == "pscsi" && c.want == "?" { // these backends claim the disk
 				continue
 			}
@@ -267,7 +267,7 @@ func TestExportedByNumber(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{node, link} {
-			for target, files := range exporting(name) {
+			for target, files := range exportsOf(name) {
 				h := tree(t, with(aDisk(), files))
 				if err := h.InUse(h.DiskAt(disk)); (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want+" is exported by ") {
 					t.Errorf("%s of %d:%d: %v, want %s", target, c.major, c.minor, err, c.want)

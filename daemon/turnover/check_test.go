@@ -40,14 +40,14 @@ func (n *node) checks() map[string]verb {
 		return func(name, text string) error { return matches(n.do(word+" "+name), text) }
 	}
 	return map[string]verb{
-		"did":      func(a, b string) error { return same(n.since(), strings.TrimSpace(a+" "+b)) }, // the work of the helpers, which may be empty
+		"did":      func(a, b string) error { return checkEqual(n.since(), strings.TrimSpace(a+" "+b)) }, // the work of the helpers, which may be empty
 		"did-also": func(a, b string) error { done := n.since(); return must(strings.Contains(done, a+" "+b), done) },
 		"did-once": func(a, b string) error { done := n.since(); return must(strings.Count(done, a+" "+b) == 1, done) },
 		"did-both": func(a, b string) error { // both actions, in any order
 			sorted := func(text string) string {
 				return strings.Join(slices.Sorted(strings.SplitSeq(text, ", ")), ", ")
 			}
-			return same(sorted(n.since()), sorted(a+" "+b))
+			return checkEqual(sorted(n.since()), sorted(a+" "+b))
 		},
 		"read":  n.wantRead,
 		"audit": n.wantAudit,
@@ -55,7 +55,7 @@ func (n *node) checks() map[string]verb {
 			return must(s.Healthy && s.Resource != "", "it is not healthy")
 		}),
 		"unhealthy": of(func(s *inventory.Status, text string) error { // unhealthy NAME REASON; the reason may end in "..."
-			return errors.Join(must(!s.Healthy, "it is healthy"), same(s.Reason, text))
+			return errors.Join(must(!s.Healthy, "it is healthy"), checkEqual(s.Reason, text))
 		}),
 		"healthy-all-the-same": of(func(s *inventory.Status, _ string) error {
 			return must(s.Healthy && s.Resource != "", "it is not healthy")
@@ -63,10 +63,10 @@ func (n *node) checks() map[string]verb {
 		"withheld": of(func(s *inventory.Status, _ string) error {
 			return must(!s.Healthy || s.Resource == "", "a pod may get it")
 		}),
-		"warns":    of(func(s *inventory.Status, text string) error { return same(s.Warning, text) }),
-		"state":    of(func(s *inventory.Status, text string) error { return same(string(s.State), text) }),
-		"bundle":   of(func(s *inventory.Status, text string) error { return same(s.Bundle, text) }),
-		"resource": of(func(s *inventory.Status, text string) error { return same(s.Resource, text) }),
+		"warns":    of(func(s *inventory.Status, text string) error { return checkEqual(s.Warning, text) }),
+		"state":    of(func(s *inventory.Status, text string) error { return checkEqual(string(s.State), text) }),
+		"bundle":   of(func(s *inventory.Status, text string) error { return checkEqual(s.Bundle, text) }),
+		"resource": of(func(s *inventory.Status, text string) error { return checkEqual(s.Resource, text) }),
 		"evidence": of(func(s *inventory.Status, text string) error {
 			proven := s.Healthy && s.Resource != "" && s.State != lease.Unproven
 			return must(s.Evidence.Kind == text && proven == (text != ""), "the evidence is another")
@@ -88,8 +88,8 @@ func (n *node) checks() map[string]verb {
 			name := path.Base(s.Device.SysPath)
 			return must(!s.Healthy || s.Resource == "" || n.content[name] == "" && n.hidden[name] == 0, "a pod gets data")
 		}),
-		"blank": func(name, _ string) error { return same(n.contentOf(name), "") },
-		"took":  func(duration, _ string) error { return same(n.took.String(), duration) }, // duration of the last start
+		"blank": func(name, _ string) error { return checkEqual(n.contentOf(name), "") },
+		"took":  func(duration, _ string) error { return checkEqual(n.took.String(), duration) }, // duration of the last start
 		"allocate-fails": func(pod, text string) error {
 			name, text, _ := strings.Cut(text, " ")
 			return matches(n.allocate(pod, name), text)
@@ -121,9 +121,9 @@ func must(ok bool, what string) error {
 	return nil
 }
 
-// same returns an error unless the texts are equal. If want ends in "...", got must begin with it. "nothing" means the empty
-// text.
-func same(got, want string) error {
+// checkEqual returns an error unless the texts are equal. If want ends in "...", got must begin with it. "nothing" means the
+// empty text.
+func checkEqual(got, want string) error {
 	begin, open := strings.CutSuffix(want, "...")
 	ok := got == strings.TrimPrefix(strings.TrimSpace(want), "nothing") || open && strings.HasPrefix(got, begin)
 	return must(ok, fmt.Sprintf("it is %q", got))
@@ -180,5 +180,5 @@ func (n *node) wantAudit(a, b string) error {
 		}
 		all = append(all, strings.Join(strings.Fields(strings.Join(words, " ")), " "))
 	}
-	return same(strings.Join(all, "; "), a+" "+b)
+	return checkEqual(strings.Join(all, "; "), a+" "+b)
 }

@@ -64,8 +64,8 @@ func (h *helpers) touch() device.Touch {
 	return device.Touch{Probe: h.probe, Prepare: h.prepare, Survey: h.survey, Holders: h.holders}
 }
 
-// called records a call, and runs the commands that the story defines for this call.
-func (h *helpers) called(ctx context.Context, what, note string) error {
+// recordCall records a call, and runs the commands that the story defines for this call.
+func (h *helpers) recordCall(ctx context.Context, what, note string) error {
 	h.mu.Lock()
 	if note != "" {
 		h.done = append(h.done, note)
@@ -96,7 +96,7 @@ func fingerprint(content string) string {
 }
 
 func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r device.Report, err error) {
-	if err := h.called(ctx, "probe", ""); err != nil {
+	if err := h.recordCall(ctx, "probe", ""); err != nil {
 		return r, err
 	}
 	h.mu.Lock()
@@ -135,7 +135,7 @@ func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s de
 	h.slices++
 	slice := fmt.Sprintf("survey-%d", h.slices)
 	h.mu.Unlock()
-	if err := errors.Join(h.called(ctx, "survey", ""), h.called(ctx, slice, "")); err != nil {
+	if err := errors.Join(h.recordCall(ctx, "survey", ""), h.recordCall(ctx, slice, "")); err != nil {
 		return s, err
 	}
 	h.mu.Lock()
@@ -148,8 +148,8 @@ func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s de
 	return s, nil
 }
 
-// permitted returns an error if the real helper would refuse the work.
-func (h *helpers) permitted(t device.Target, w device.Work) error {
+// checkPermitted returns an error if the real helper would refuse the work.
+func (h *helpers) checkPermitted(t device.Target, w device.Work) error {
 	for _, a := range t.Identity {
 		now, err := os.ReadFile(filepath.Join(h.root(), t.SysPath, a.Name))
 		if err != nil {
@@ -186,7 +186,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 // if the content has not changed.
 func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Report, err error) {
 	name := path.Base(t.SysPath)
-	if err := h.permitted(t, w); err != nil {
+	if err := h.checkPermitted(t, w); err != nil {
 		return p, err
 	}
 	before := h.contentOf(name)
@@ -195,11 +195,11 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 		for _, other := range t.Together {
 			note += " with " + path.Base(other)
 		}
-		if err := h.called(ctx, "reset", note); err != nil {
+		if err := h.recordCall(ctx, "reset", note); err != nil {
 			return p, err
 		}
 		t.Identity = slices.DeleteFunc(slices.Clone(t.Identity), func(a device.Attribute) bool { return a.Name == "diskseq" })
-		if err := h.permitted(t, w); err != nil {
+		if err := h.checkPermitted(t, w); err != nil {
 			return p, err
 		}
 	}
@@ -219,7 +219,7 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	case !same:
 		return device.Report{}, errors.New("another medium may be in its place")
 	}
-	if err := h.called(ctx, "erase", fmt.Sprintf("erase %s %s", name, w.Scrub)); err != nil {
+	if err := h.recordCall(ctx, "erase", fmt.Sprintf("erase %s %s", name, w.Scrub)); err != nil {
 		return device.Report{}, err
 	}
 	if appearance() != now {
@@ -237,7 +237,7 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 }
 
 func (h *helpers) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
-	if err := h.called(ctx, "holders", ""); err != nil {
+	if err := h.recordCall(ctx, "holders", ""); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
@@ -261,8 +261,8 @@ func (h *helpers) ownersNow() (map[string][]string, error) {
 	return all, h.fail["owners"]
 }
 
-// runs reports whether a pod has a process.
-func (h *helpers) runs(pod string) (bool, error) {
+// hasProcess reports whether a pod has a process.
+func (h *helpers) hasProcess(pod string) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.running[pod]), h.runErr

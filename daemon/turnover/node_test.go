@@ -256,7 +256,7 @@ func (n *node) careOf(resource string) (config.Resource, bool) {
 func (n *node) unit(ctx context.Context, resource, stage, id string) error {
 	care, _ := n.careOf(resource)
 	template := map[string]string{unit.Init: n.init, unit.Start: care.Units.Start, unit.Release: care.Units.Release}[stage]
-	return n.called(ctx, template, template+" "+id)
+	return n.recordCall(ctx, template, template+" "+id)
 }
 
 // begin starts inventory and turnover with the content of the state directory.
@@ -284,7 +284,7 @@ func (n *node) begin() {
 	})
 	n.audit = audit.Open(n.state, log)
 	n.turnover = &turnover.Turnover{
-		Inventory: n.inventory, Host: host, Log: log, Owners: n.ownersNow, Unit: n.unit, Configured: n.careOf, Running: n.runs, Audit: n.audit,
+		Inventory: n.inventory, Host: host, Log: log, Owners: n.ownersNow, Unit: n.unit, Configured: n.careOf, Running: n.hasProcess, Audit: n.audit,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var both sync.WaitGroup
@@ -381,8 +381,8 @@ func (n *node) start(ctx context.Context, names ...string) error {
 	return n.turnover.Start(ctx, cmp.Or(devices[0].Resource, devices[0].Taker), devices)
 }
 
-// books passes an answer of the kubelet about a device to the inventory.
-func (n *node) books(name string, h kubelet.Holding) error {
+// passAnswer passes an answer of the kubelet about a device to the inventory.
+func (n *node) passAnswer(name string, h kubelet.Holding) error {
 	clock.Pass(time.Millisecond) // the release must be later than the allocation
 	s, err := n.status(name)
 	if err == nil {
@@ -394,8 +394,8 @@ func (n *node) books(name string, h kubelet.Holding) error {
 	return err
 }
 
-// free ends the pods of a device, and passes the kubelet's new answer to the inventory.
-func (n *node) free(name string) error {
+// endPods ends the pods of a device, and passes the kubelet's new answer to the inventory.
+func (n *node) endPods(name string) error {
 	s, err := n.status(name)
 	if err != nil {
 		return err
@@ -403,5 +403,5 @@ func (n *node) free(name string) error {
 	n.mu.Lock()
 	delete(n.owners, s.Name())
 	n.mu.Unlock()
-	return n.books(name, kubelet.Free)
+	return n.passAnswer(name, kubelet.Free)
 }

@@ -201,11 +201,11 @@ func (n *node) happenings() map[string]verb {
 		"free": func(a, b string) error {
 			var errs []error
 			for name := range strings.FieldsSeq(a + " " + b) {
-				errs = append(errs, n.free(name))
+				errs = append(errs, n.endPods(name))
 			}
 			return errors.Join(errs...)
 		},
-		"listed": func(name, _ string) error { return n.books(name, kubelet.Held) },
+		"listed": func(name, _ string) error { return n.passAnswer(name, kubelet.Held) },
 		"used": func(pod, name string) error { // a pod starts with a disk and writes to the disk
 			if err := errors.Join(n.allocate(pod, name), n.start(ctx, name)); err != nil {
 				return err

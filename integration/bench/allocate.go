@@ -37,7 +37,7 @@ func (b *bench) allocate() (_ []result, err error) {
 	}
 	plugin := pluginapi.NewDevicePluginClient(c.conn)
 	var ours, theirs samples
-	for i := range b.times(100) {
+	for i := range b.countSamples(100) {
 		from := i * perContainer % (len(ids) - perContainer + 1)
 		took, err := timed(func(ctx context.Context) error { return allocateOnce(ctx, plugin, ids[from:from+perContainer]) })
 		if err != nil {
@@ -55,9 +55,9 @@ func (b *bench) allocate() (_ []result, err error) {
 		theirs = append(theirs, took)
 		settle()
 	}
-	r := ratio("Allocate, 8 devices of 10,000", "ms", ours.percentile(50), theirs.percentile(50), 1.3).over(ours)
+	r := ratio("Allocate, 8 devices of 10,000", "ms", ours.percentile(50), theirs.percentile(50), 1.3).withPercentile(ours)
 	if !r.OK {
-		r = r.noted("of what it takes more than an empty call, two fifths are to look whether eight nodes are there, each " +
+		r = r.withNote("of what it takes more than an empty call, two fifths are to look whether eight nodes are there, each " +
 			"through a link and in no cache; a third to have the inventory hold the devices; the rest to carry the IDs and " +
 			"the nodes")
 	}
@@ -93,7 +93,7 @@ func allocateOnce(ctx context.Context, plugin pluginapi.DevicePluginClient, ids 
 
 // deviceIDs returns the IDs in the first list.
 func deviceIDs(c *client) ([]string, error) {
-	l, _, err := c.until("the list", anyList)
+	l, _, err := c.waitList("the list", anyList)
 	if err != nil {
 		return nil, err
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// bundles measures the matching of a server with two sockets, eight switches, 16 GPUs, 16 HCAs and 32 disks. Half of the
+// measureBundles measures the matching of a server with two sockets, eight switches, 16 GPUs, 16 HCAs and 32 disks. Half of the
 // switches lack an HCA, so that some bundles contain devices of several switches. The floor computes the distance of each
 // device from each GPU once.
-func (b *bench) bundles() ([]result, error) {
+func (b *bench) measureBundles() ([]result, error) {
 	var items []bundle.Item
 	for s := range 8 {
 		for kind, n := range []int{2, 1 + 2*(s%2), 4} {
@@ -26,7 +26,7 @@ func (b *bench) bundles() ([]result, error) {
 	}
 	var ours, theirs samples
 	var sets [][]bundle.Item
-	for range b.times(1000) {
+	for range b.countSamples(1000) {
 		begun := time.Now()
 		sets = bundle.Match(items, &device.Members{Counts: []int{1, 1, 2}, Near: "any"})
 		ours = append(ours, time.Since(begun))

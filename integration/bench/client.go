@@ -96,8 +96,8 @@ func (c *client) close() {
 	c.conn.Close()
 }
 
-// until returns the first list that meets a condition, and the number of lists received.
-func (c *client) until(what string, wanted func(list) bool) (l list, lists int, err error) {
+// waitList returns the first list that meets a condition, and the number of lists received.
+func (c *client) waitList(what string, wanted func(list) bool) (l list, lists int, err error) {
 	limit := time.After(patience)
 	for {
 		select {

@@ -36,7 +36,7 @@ func (b *bench) event() ([]result, error) {
 	defer stop()
 	defer bare.file.Close()
 	var ours, theirs samples
-	for i := range b.times(2000) {
+	for i := range b.countSamples(2000) {
 		took, err := s.toggle(i)
 		if err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func (b *bench) event() ([]result, error) {
 		if err != nil {
 			return nil, err
 		}
-		l, _, err := floor.until("the list of the floor", anyList)
+		l, _, err := floor.waitList("the list of the floor", anyList)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func (s *stack) toggle(i int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	l, _, err := s.client.until("the changed list", func(l list) bool { return l.unhealthy() == unhealthy })
+	l, _, err := s.client.waitList("the changed list", func(l list) bool { return l.unhealthy() == unhealthy })
 	return l.at.Sub(begun), err
 }
 
@@ -88,7 +88,7 @@ func (s *stack) floor(dir string, wait func() error) (*client, func(), error) {
 		return nil, nil, err
 	}
 	defer again.close()
-	l, _, err := again.until("the list for the floor", anyList)
+	l, _, err := again.waitList("the list for the floor", anyList)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,7 +100,7 @@ func (s *stack) floor(dir string, wait func() error) (*client, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, _, err := client.until("the first list of the floor", anyList); err != nil {
+	if _, _, err := client.waitList("the first list of the floor", anyList); err != nil {
 		stop()
 		return nil, nil, err
 	}
@@ -127,7 +127,7 @@ func (b *bench) change() ([]result, error) {
 	defer stop()
 	defer close(now)
 	var ours, theirs samples
-	for i := range b.times(200) {
+	for i := range b.countSamples(200) {
 		took, err := s.toggle(i)
 		if err != nil {
 			return nil, err
@@ -136,21 +136,21 @@ func (b *bench) change() ([]result, error) {
 		time.Sleep(10 * time.Millisecond)
 		begun := time.Now()
 		now <- struct{}{}
-		l, _, err := floor.until("the list of the floor", anyList)
+		l, _, err := floor.waitList("the list of the floor", anyList)
 		if err != nil {
 			return nil, err
 		}
 		theirs = append(theirs, l.at.Sub(begun))
 		time.Sleep(10 * time.Millisecond)
 	}
-	return []result{ratio("one change among 10,000 devices", "ms", ours.percentile(50), theirs.percentile(50), 3).over(ours)}, nil
+	return []result{ratio("one change among 10,000 devices", "ms", ours.percentile(50), theirs.percentile(50), 3).withPercentile(ours)}, nil
 }
 
 // burst measures the arrival of 10,000 devices at the same time.
 func (b *bench) burst() ([]result, error) {
 	var took samples
 	sends, overflows := 0, uint64(0)
-	for range b.times(5) {
+	for range b.countSamples(5) {
 		d, n, o, err := b.oneBurst()
 		if err != nil {
 			return nil, err
@@ -180,6 +180,6 @@ func (b *bench) oneBurst() (took time.Duration, sends int, overflows uint64, err
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	l, sends, err := s.client.until("10,000 devices", func(l list) bool { return l.healthy() == many })
+	l, sends, err := s.client.waitList("10,000 devices", func(l list) bool { return l.healthy() == many })
 	return l.at.Sub(begun), sends, s.source.Dropped().Overflows, err
 }

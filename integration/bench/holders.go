@@ -23,15 +23,15 @@ import (
 // crowd is the number of processes during a search for open devices.
 const crowd = 2000
 
-// holders measures the search for the processes that have eight devices open, with a new helper process for each
+// measureHolders measures the search for the processes that have eight devices open, with a new helper process for each
 // request, as systemd starts it. The floor starts an empty program and reads the same files of /proc once.
-func (b *bench) holders() ([]result, error) {
+func (b *bench) measureHolders() ([]result, error) {
 	end, err := gather(crowd)
 	defer end()
 	if err != nil {
 		return nil, err
 	}
-	return b.question(fmt.Sprintf("who has these 8 devices open, %d processes", crowd), b.times(50), nil)
+	return b.question(fmt.Sprintf("who has these 8 devices open, %d processes", crowd), b.countSamples(50), nil)
 }
 
 // attack measures the search while unprivileged processes make it expensive. It runs all attackers of the test of package
@@ -78,7 +78,7 @@ func (b *bench) attack() (results []result, err error) {
 			pids = append(pids, pid)
 		}
 	}
-	return b.question(fmt.Sprintf("the same under attack, %d processes", crowd), b.times(5), pids)
+	return b.question(fmt.Sprintf("the same under attack, %d processes", crowd), b.countSamples(5), pids)
 }
 
 // held is a device node that the attackers have open.
@@ -137,7 +137,7 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 		if err != nil && !errors.Is(err, cgroup.ErrIncomplete) { // on some machines root cannot read process 1
 			return err
 		}
-		return named(answer, pids)
+		return checkNames(answer, pids)
 	}, func() error {
 		if err := exec.Command(empty).Run(); err != nil {
 			return fmt.Errorf("run the empty program: %w", err)
@@ -148,13 +148,13 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 		return nil, err
 	}
 	return []result{
-		ratio(what+", p50", "ms", ours.percentile(50), theirs.percentile(50), 2).over(ours),
+		ratio(what+", p50", "ms", ours.percentile(50), theirs.percentile(50), 2).withPercentile(ours),
 		within(what+", p99", "ms", ours.percentile(99), 2000).above(theirs.percentile(99)).of(len(ours)),
 	}, nil
 }
 
-// named checks that an answer contains all given processes, and not this one.
-func named(a cgroup.Answer, pids []int) error {
+// checkNames checks that an answer contains all given processes, and not this one.
+func checkNames(a cgroup.Answer, pids []int) error {
 	names := func(pid int) bool {
 		return slices.ContainsFunc(a.Holders, func(h cgroup.Holder) bool { return h.PID == pid })
 	}

@@ -38,7 +38,7 @@ func (b *bench) look() ([]result, error) {
 	rules := config.Default().Rules()
 	var ours, theirs samples
 	seen := 0
-	for range b.times(200) {
+	for range b.countSamples(200) {
 		host := m.host() // a new host has no cached data
 		seen = 0
 		begun := time.Now()
@@ -57,7 +57,7 @@ func (b *bench) look() ([]result, error) {
 		theirs = append(theirs, time.Since(begun))
 	}
 	what := fmt.Sprintf("a cold look at a server of %d devices, %d offered", len(m.devices), seen)
-	return []result{within(what+", p50", "ms", ours.percentile(50), 20).above(theirs.percentile(50)).over(ours)}, nil
+	return []result{within(what+", p50", "ms", ours.percentile(50), 20).above(theirs.percentile(50)).withPercentile(ours)}, nil
 }
 
 // readAll reads each file of a tree.

@@ -40,16 +40,16 @@ type row struct {
 
 var rows = []row{
 	{"event", (*bench).event},
-	{"kubelet", (*bench).restarts},
+	{"kubelet", (*bench).measureRestarts},
 	{"allocate", (*bench).allocate},
 	{"change", (*bench).change},
 	{"burst", (*bench).burst},
 	{"idle", (*bench).idle},
 	{"start", (*bench).start},
 	{"look", (*bench).look},
-	{"bundles", (*bench).bundles},
+	{"bundles", (*bench).measureBundles},
 	{"probe", (*bench).probe},
-	{"holders", (*bench).holders},
+	{"holders", (*bench).measureHolders},
 	{"attack", (*bench).attack},
 }
 
@@ -66,13 +66,13 @@ func main() {
 	flag.Parse()
 	pattern, err := regexp.Compile(*only)
 	if err == nil {
-		err = profiled(*profile, func() error { return run(*daemon, *out, *runs, pattern) })
+		err = runProfiled(*profile, func() error { return run(*daemon, *out, *runs, pattern) })
 	}
 	fatal(err)
 }
 
-// profiled calls f, and writes a profile if there is a file for it.
-func profiled(file string, f func() error) error {
+// runProfiled calls f, and writes a profile if there is a file for it.
+func runProfiled(file string, f func() error) error {
 	if file == "" {
 		return f()
 	}
@@ -154,8 +154,8 @@ func (b *bench) abortOnSignal() {
 	os.Exit(1)
 }
 
-// times returns the number of measurements.
-func (b *bench) times(usual int) int {
+// countSamples returns the number of measurements.
+func (b *bench) countSamples(usual int) int {
 	if b.runs > 0 {
 		return b.runs
 	}

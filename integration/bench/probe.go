@@ -51,7 +51,7 @@ func (b *bench) probe() (results []result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs, err := alternate(b.times(200), func() error { return disk.probe(helpers.reset) }, func() error {
+	ours, theirs, err := alternate(b.countSamples(200), func() error { return disk.probe(helpers.reset) }, func() error {
 		if err := exec.Command(empty).Run(); err != nil {
 			return fmt.Errorf("run the empty program: %w", err)
 		}
@@ -94,7 +94,7 @@ func (b *bench) probe() (results []result, err error) {
 	if err != nil {
 		return results, err
 	}
-	return append(results, memory.noted("%s", note), file.noted("%s", note)), nil
+	return append(results, memory.withNote("%s", note), file.withNote("%s", note)), nil
 }
 
 // alternate measures the daemon's work and its floor alternately.
@@ -193,7 +193,7 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 
 // survey measures the speed of reading a whole disk, compared with dd.
 func (b *bench) survey(client reset.Client, disk *loopDisk, medium string, size int64) (result, error) {
-	ours, theirs, err := alternate(b.times(20), func() error {
+	ours, theirs, err := alternate(b.countSamples(20), func() error {
 		return disk.ask(client, reset.Request{Do: reset.Survey}, func(a reset.Answer) error {
 			if a.Read != size || a.Content != "" {
 				return fmt.Errorf("a survey of a blank disk has read %d of %d bytes and found %q", a.Read, a.Size, a.Content)
@@ -304,7 +304,7 @@ func loopOver(backing *os.File, flags uint32) (*loopDisk, error) {
 	}
 	name := fmt.Sprintf("loop%d", number)
 	d := &loopDisk{node: "/dev/" + name, sysPath: "/sys/devices/virtual/block/" + name}
-	err = d.opened(func(f *os.File) error {
+	err = d.withOpenDisk(func(f *os.File) error {
 		return unix.IoctlLoopConfigure(int(f.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd()), Info: unix.LoopInfo64{Flags: flags}})
 	})
 	if err != nil {
@@ -315,8 +315,8 @@ func loopOver(backing *os.File, flags uint32) (*loopDisk, error) {
 	return d, err
 }
 
-// opened calls f with the disk open.
-func (d *loopDisk) opened(f func(*os.File) error) error {
+// withOpenDisk calls f with the disk open.
+func (d *loopDisk) withOpenDisk(f func(*os.File) error) error {
 	file, err := os.OpenFile(d.node, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -327,14 +327,14 @@ func (d *loopDisk) opened(f func(*os.File) error) error {
 
 // close removes the disk.
 func (d *loopDisk) close() error {
-	return d.opened(func(f *os.File) error { return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0) })
+	return d.withOpenDisk(func(f *os.File) error { return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0) })
 }
 
 // forget drops the disk's cached pages, as the kernel does when no process has it open any more. BLKFLSBUF is in
 // include/uapi/linux/fs.h.
 func (d *loopDisk) forget() error {
 	const blkFlsBuf = 0x1261
-	return d.opened(func(f *os.File) error { return unix.IoctlSetInt(int(f.Fd()), blkFlsBuf, 0) })
+	return d.withOpenDisk(func(f *os.File) error { return unix.IoctlSetInt(int(f.Fd()), blkFlsBuf, 0) })
 }
 
 func (d *loopDisk) probe(client reset.Client) error {
@@ -373,7 +373,7 @@ func (d *loopDisk) readAsMuch() error {
 	if err := d.forget(); err != nil {
 		return err
 	}
-	return d.opened(func(f *os.File) error {
+	return d.withOpenDisk(func(f *os.File) error {
 		const edge, block, blocks = 16 << 20, 4096, 4096
 		b := make([]byte, edge)
 		for n := range int64(blocks) {

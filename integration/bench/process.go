@@ -146,22 +146,22 @@ func serviceManager(socket *net.UnixConn, ready chan<- time.Time) {
 // 10,000 devices most of the time is for parsing the recording, which a real machine does not have. So this row has no
 // budget.
 func (b *bench) start() ([]result, error) {
-	ours, theirs, err := b.starts(few, b.times(50))
+	ours, theirs, err := b.measureStarts(few, b.countSamples(50))
 	if err != nil {
 		return nil, err
 	}
-	most, _, err := b.starts(many, b.times(5))
+	most, _, err := b.measureStarts(many, b.countSamples(5))
 	if err != nil {
 		return nil, err
 	}
 	return []result{
-		within("start to READY with 8 devices, p50", "ms", ours.percentile(50), 50).above(theirs.percentile(50)).over(ours),
-		result{Name: "start to READY with 10,000 devices, p50", Value: most.percentile(50), Unit: "ms", Budget: "none", OK: true}.over(most),
+		within("start to READY with 8 devices, p50", "ms", ours.percentile(50), 50).above(theirs.percentile(50)).withPercentile(ours),
+		result{Name: "start to READY with 10,000 devices, p50", Value: most.percentile(50), Unit: "ms", Budget: "none", OK: true}.withPercentile(most),
 	}, nil
 }
 
-// starts measures the given number of starts of the daemon, and the same number of starts of an empty program.
-func (b *bench) starts(devices, times int) (ours, theirs samples, err error) {
+// measureStarts measures the given number of starts of the daemon, and the same number of starts of an empty program.
+func (b *bench) measureStarts(devices, times int) (ours, theirs samples, err error) {
 	s, err := b.newSite(devices, 1)
 	if err != nil {
 		return nil, nil, err
@@ -224,7 +224,7 @@ func (b *bench) idle() ([]result, error) {
 		}
 		results = append(results,
 			within("idle with "+machine.name+" devices: RSS, p50", "MiB", percentile(rss, 50), machine.rss).beside(percentile(rss, 99)).of(len(rss)),
-			within("idle with "+machine.name+" devices: wake-ups in 10 s, at most", "wake-ups", float64(wakeups), 0).of(b.times(watches)))
+			within("idle with "+machine.name+" devices: wake-ups in 10 s, at most", "wake-ups", float64(wakeups), 0).of(b.countSamples(watches)))
 	}
 	return results, nil
 }
@@ -232,8 +232,8 @@ func (b *bench) idle() ([]result, error) {
 // idleWith measures several idle daemons at the same time: the memory of each, and the wake-ups of one.
 func (b *bench) idleWith(devices, resources int) (rss []float64, wakeups int, err error) {
 	var all []*process
-	for range b.times(launches) {
-		p, end, failed := b.offering(devices, resources)
+	for range b.countSamples(launches) {
+		p, end, failed := b.startOffering(devices, resources)
 		if failed != nil {
 			return nil, 0, failed
 		}
@@ -254,8 +254,8 @@ func (b *bench) idleWith(devices, resources int) (rss []float64, wakeups int, er
 	return rss, wakeups, nil
 }
 
-// offering starts a daemon whose devices a kubelet knows, and returns a function that ends both.
-func (b *bench) offering(devices, resources int) (p *process, end func() error, err error) {
+// startOffering starts a daemon whose devices a kubelet knows, and returns a function that ends both.
+func (b *bench) startOffering(devices, resources int) (p *process, end func() error, err error) {
 	s, err := b.newSite(devices, resources)
 	if err != nil {
 		return nil, nil, err
@@ -274,7 +274,7 @@ func (b *bench) offering(devices, resources int) (p *process, end func() error, 
 		defer k.Stop()
 		return p.stop()
 	}
-	if err := allocatable(k, devices); err != nil {
+	if err := waitAllocatable(k, devices); err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
 	return p, end, nil
@@ -282,13 +282,13 @@ func (b *bench) offering(devices, resources int) (p *process, end func() error, 
 
 // mostWakeups returns the highest number of wake-ups of a process in any observation.
 func (b *bench) mostWakeups(pid int) (most int, err error) {
-	for range b.times(watches) {
-		before, err := switches(pid)
+	for range b.countSamples(watches) {
+		before, err := contextSwitches(pid)
 		if err != nil {
 			return 0, err
 		}
 		time.Sleep(watched)
-		after, err := switches(pid)
+		after, err := contextSwitches(pid)
 		if err != nil {
 			return 0, err
 		}
@@ -297,8 +297,8 @@ func (b *bench) mostWakeups(pid int) (most int, err error) {
 	return most, nil
 }
 
-// switches returns how often the threads of a process have gone to sleep, which equals the number of wake-ups.
-func switches(pid int) (sum int, err error) {
+// contextSwitches returns how often the threads of a process have gone to sleep, which equals the number of wake-ups.
+func contextSwitches(pid int) (sum int, err error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(threads) == 0 {
 		return 0, fmt.Errorf("find the threads of process %d: %w", pid, errors.Join(err, os.ErrNotExist))

@@ -20,9 +20,9 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// restarts measures the time from the kubelet's start, which empties its directory and creates kubelet.sock, until it
+// measureRestarts measures the time from the kubelet's start, which empties its directory and creates kubelet.sock, until it
 // knows the devices. The floor is a minimal plugin in a separate process.
-func (b *bench) restarts() (_ []result, err error) {
+func (b *bench) measureRestarts() (_ []result, err error) {
 	s, err := b.newSite(few, 1)
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (b *bench) restarts() (_ []result, err error) {
 	}()
 	time.Sleep(500 * time.Millisecond) // the plugin needs time to watch the directory
 	var ours, theirs samples
-	for range b.times(100) {
+	for range b.countSamples(100) {
 		took, err := restart(s.plugins)
 		if err != nil {
 			return nil, err
@@ -68,7 +68,7 @@ func restart(dir string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	err = allocatable(k, few)
+	err = waitAllocatable(k, few)
 	took := time.Since(begun)
 	time.Sleep(50 * time.Millisecond)
 	k.Stop()
@@ -76,8 +76,8 @@ func restart(dir string) (time.Duration, error) {
 	return took, err
 }
 
-// allocatable waits until the kubelet knows that many healthy devices.
-func allocatable(k *kubelet.Kubelet, want int) error {
+// waitAllocatable waits until the kubelet knows that many healthy devices.
+func waitAllocatable(k *kubelet.Kubelet, want int) error {
 	limit := time.After(patience)
 	for {
 		changed, known := k.Changed(), 0

@@ -29,8 +29,8 @@ type result struct {
 	note string // additional information about the numbers
 }
 
-// noted returns the result with a note below the table.
-func (r result) noted(format string, args ...any) result {
+// withNote returns the result with a note below the table.
+func (r result) withNote(format string, args ...any) result {
 	r.note = fmt.Sprintf(format, args...)
 	return r
 }
@@ -47,8 +47,8 @@ func (r result) above(floor float64) result {
 	return r
 }
 
-// over adds the 99th percentile of samples, in milliseconds, to a result that is the median of these samples.
-func (r result) over(s samples) result {
+// withPercentile adds the 99th percentile of samples, in milliseconds, to a result that is the median of these samples.
+func (r result) withPercentile(s samples) result {
 	return r.beside(s.percentile(99)).of(len(s))
 }
 

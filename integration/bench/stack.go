@@ -57,7 +57,7 @@ func (b *bench) newStack(n, present int) (*stack, error) {
 		s.source.Close()
 		os.RemoveAll(dir)
 	}
-	_, _, err = s.client.until("the devices", func(l list) bool { return l.healthy() == present })
+	_, _, err = s.client.waitList("the devices", func(l list) bool { return l.healthy() == present })
 	if err != nil {
 		s.close()
 		return nil, err

@@ -63,14 +63,14 @@ var checks = []check{
 		t.must(err)
 		return "succeeded"
 	}},
-	{"prepare/missing", "A claim that does not exist in the API is refused.", fromPrepare + " Errors", func(t trial) string { return t.refused(t.unknown()) }},
+	{"prepare/missing", "A claim that does not exist in the API is refused.", fromPrepare + " Errors", func(t trial) string { return t.checkRefused(t.unknown()) }},
 	{"prepare/uid", "A claim with another UID than in the API is refused, because it was replaced.", fromPrepare + " Errors", func(t trial) string {
 		other := *t.claim(1)
 		other.uid = t.unknown().uid
-		return t.refused(&other)
+		return t.checkRefused(&other)
 	}},
 	{"prepare/foreign", "A claim without a device of the driver gets none from it.", fromProto, checkForeign},
-	{"unprepare/cdi", "CDI devices that were made for a claim cannot be resolved after its release.", fromRelease, func(t trial) string { return t.released(func() {}) }},
+	{"unprepare/cdi", "CDI devices that were made for a claim cannot be resolved after its release.", fromRelease, func(t trial) string { return t.releaseAfter(func() {}) }},
 	{"unprepare/again", "The release of a released claim succeeds.", fromRelease, checkReleasedAgain},
 	{"unprepare/unknown", "The release of a claim that was never prepared succeeds, because the kubelet may not know whether it was.", fromRelease, func(t trial) string {
 		t.must(t.unprepareOnce(t.unknown()))
@@ -90,13 +90,13 @@ var checks = []check{
 		return t.twice(func() { t.command("restart", t.restart) })
 	}},
 	{"restart/unprepare", "After a restart of the driver, a claim can be released, and its CDI devices are gone.", fromRelease, func(t trial) string {
-		return t.released(func() { t.command("restart", t.restart) })
+		return t.releaseAfter(func() { t.command("restart", t.restart) })
 	}},
 	{"boot/prepare", "After a boot, when there are no CDI specs, a prepared claim has the same answer, and its CDI devices can be resolved.", fromPrepare + ", kubernetes/kubernetes#141433", func(t trial) string {
 		return t.twice(func() { t.command("boot", t.boot) })
 	}},
 	{"boot/unprepare", "After a boot, a prepared claim can be released without a new request to prepare it.", fromRelease, func(t trial) string {
-		return t.released(func() { t.command("boot", t.boot) })
+		return t.releaseAfter(func() { t.command("boot", t.boot) })
 	}},
 }
 
@@ -145,7 +145,7 @@ func checkNotify(t trial) string {
 }
 
 func checkPools(t trial) string {
-	all := t.published()
+	all := t.waitPublished()
 	return fmt.Sprintf("%d devices in %d slices", len(names(all)), len(all))
 }
 
@@ -159,7 +159,7 @@ var formats = map[resourceapi.QualifiedName]*regexp.Regexp{
 var qualified = regexp.MustCompile(`^([a-z0-9.-]{1,63}/)?[A-Za-z_][A-Za-z0-9_]{0,31}$`)
 
 func checkContents(t trial) string {
-	all := t.published()
+	all := t.waitPublished()
 	seen, count := make(map[string]bool), 0
 	for _, slice := range all {
 		limit := resourceapi.ResourceSliceMaxDevices
@@ -199,7 +199,7 @@ func checkContents(t trial) string {
 }
 
 func checkWipe(t trial) string {
-	before := t.published()
+	before := t.waitPublished()
 	for _, slice := range before {
 		t.must(t.kube.ResourceV1().ResourceSlices().Delete(t.ctx, slice.Name, metav1.DeleteOptions{}))
 	}
@@ -213,16 +213,16 @@ func checkWipe(t trial) string {
 	return fmt.Sprintf("%d devices are back after %v", len(names(before)), time.Since(began).Round(time.Millisecond))
 }
 
-// prepared makes a claim of n devices and prepares it.
-func (t trial) prepared(n int) (*claim, []*drapb.Device) {
+// prepareNew makes a claim of n devices and prepares it.
+func (t trial) prepareNew(n int) (*claim, []*drapb.Device) {
 	c := t.claim(n)
 	got, err := t.prepare(c)
 	t.must(err)
 	return c, got[c.uid]
 }
 
-// allocated returns an error unless an answer has the devices of the claim.
-func (c *claim) allocated(got []*drapb.Device) error {
+// checkAllocated returns an error unless an answer has the devices of the claim.
+func (c *claim) checkAllocated(got []*drapb.Device) error {
 	var want, have []string
 	for _, d := range c.devices {
 		want = append(want, d.String())
@@ -242,13 +242,13 @@ func (c *claim) allocated(got []*drapb.Device) error {
 }
 
 func checkDevices(t trial) string {
-	c, got := t.prepared(1)
-	t.must(c.allocated(got))
+	c, got := t.prepareNew(1)
+	t.must(c.checkAllocated(got))
 	return strings.Join(texts(got), ", ")
 }
 
 func checkCDI(t trial) string {
-	_, got := t.prepared(1)
+	_, got := t.prepareNew(1)
 	t.must(t.resolve(cdiIDs(got)...))
 	if len(cdiIDs(got)) == 0 {
 		return "the answer has no CDI device, which is allowed"
@@ -258,7 +258,7 @@ func checkCDI(t trial) string {
 
 // twice prepares a claim before and after a step, compares the answers, and resolves the CDI devices.
 func (t trial) twice(step func()) string {
-	c, before := t.prepared(1)
+	c, before := t.prepareNew(1)
 	step()
 	after, err := t.prepare(c)
 	t.must(err)
@@ -284,7 +284,7 @@ func checkBatch(t trial) string {
 	first, second := t.claim(1), t.claim(1)
 	got, err := t.prepare(first, second)
 	t.must(err)
-	t.must(errors.Join(first.allocated(got[first.uid]), second.allocated(got[second.uid])))
+	t.must(errors.Join(first.checkAllocated(got[first.uid]), second.checkAllocated(got[second.uid])))
 	t.must(t.unprepare(first, second))
 	return "2 claims in a request"
 }
@@ -300,7 +300,7 @@ func checkShares(t trial) string {
 	for _, c := range []*claim{first, second} {
 		got, err := t.prepare(c)
 		t.must(err)
-		t.must(c.allocated(got[c.uid]))
+		t.must(c.checkAllocated(got[c.uid]))
 		ids[c] = cdiIDs(got[c.uid])
 	}
 	for _, id := range ids[first] {
@@ -319,10 +319,9 @@ func (t trial) unknown() *claim {
 	return &claim{namespace: t.namespace, name: t.prefix + "unknown", uid: string(uuid.NewUUID())}
 }
 
-// refused checks that the driver does not prepare a claim. The driver may refuse the claim or, like the Kubernetes
-// library for drivers, the whole request. The kubelet does the same in both cases. Afterwards the driver must still
-// answer requests.
-func (t trial) refused(c *claim) string {
+// checkRefused checks that the driver does not prepare a claim. The driver may refuse the claim or, like the Kubernetes library
+// for drivers, the whole request. The kubelet does the same in both cases. Afterwards the driver must still answer requests.
+func (t trial) checkRefused(c *claim) string {
 	got, refusal := t.prepareOnce(c)
 	if refusal == nil {
 		t.fail("the driver answered %q without an error", texts(got[c.uid]))
@@ -344,9 +343,9 @@ func checkForeign(t trial) string {
 	return "prepared without a device"
 }
 
-// released prepares a claim, and releases it after a step. After the release, CDI devices that were made for the claim
-// must be gone.
-func (t trial) released(step func()) string {
+// releaseAfter prepares a claim, and releases it after a step. After the release, CDI devices that were made for the claim must
+// be gone.
+func (t trial) releaseAfter(step func()) string {
 	c := t.claim(1)
 	before := t.cdiDevices()
 	got, err := t.prepare(c)
@@ -363,27 +362,27 @@ func (t trial) released(step func()) string {
 }
 
 func checkReleasedAgain(t trial) string {
-	c, _ := t.prepared(1)
+	c, _ := t.prepareNew(1)
 	t.must(t.unprepare(c))
 	t.must(t.unprepareOnce(c))
 	return "succeeded twice"
 }
 
 func checkDeleted(t trial) string {
-	c, _ := t.prepared(1)
+	c, _ := t.prepareNew(1)
 	t.must(t.remove(c))
 	t.must(t.unprepare(c))
 	return "succeeded without the claim"
 }
 
 func checkNext(t trial) string {
-	c, _ := t.prepared(1)
+	c, _ := t.prepareNew(1)
 	t.must(t.unprepare(c))
 	t.must(t.remove(c))
 	next := t.allocate(t.driver, c.devices...)
 	got, err := t.prepare(next)
 	t.must(err)
-	t.must(next.allocated(got[next.uid]))
+	t.must(next.checkAllocated(got[next.uid]))
 	t.must(t.resolve(cdiIDs(got[next.uid])...))
 	return strings.Join(texts(got[next.uid]), ", ")
 }
@@ -393,8 +392,8 @@ func checkManyDevices(t trial) string {
 	if n < 2 {
 		t.must(skip(fmt.Sprintf("%d devices are free", n)))
 	}
-	c, got := t.prepared(n)
-	t.must(c.allocated(got))
+	c, got := t.prepareNew(n)
+	t.must(c.checkAllocated(got))
 	t.must(t.resolve(cdiIDs(got)...))
 	return fmt.Sprintf("%d devices", n)
 }
@@ -409,7 +408,7 @@ func checkManyCalls(t trial) string {
 		c := claims[i%len(claims)]
 		all, err := t.prepare(c)
 		got[i] = all[c.uid]
-		return errors.Join(err, c.allocated(got[i]))
+		return errors.Join(err, c.checkAllocated(got[i]))
 	}))
 	t.must(t.resolve(cdiIDs(slices.Concat(got...))...))
 	t.must(t.atOnce(maxCalls, func(i int) error { return t.unprepare(claims[i%len(claims)]) }))
@@ -438,7 +437,7 @@ func checkHealth(t trial) string {
 	if !slices.Contains(p.info.SupportedVersions, healthService) {
 		t.must(skip("the driver does not offer " + healthService))
 	}
-	all := t.published()
+	all := t.waitPublished()
 	began := time.Now()
 	devices, err := t.health()
 	t.must(err)
@@ -457,7 +456,7 @@ func checkHealth(t trial) string {
 }
 
 func checkRestartSlices(t trial) string {
-	before := t.published()
+	before := t.waitPublished()
 	t.command("restart", t.restart)
 	select {
 	case <-t.ctx.Done():

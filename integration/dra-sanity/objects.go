@@ -63,8 +63,8 @@ func complete(all []resourceapi.ResourceSlice) error {
 	return nil
 }
 
-// published waits until all pools are complete and have a device, and returns their slices.
-func (t trial) published() (all []resourceapi.ResourceSlice) {
+// waitPublished waits until all pools are complete and have a device, and returns their slices.
+func (t trial) waitPublished() (all []resourceapi.ResourceSlice) {
 	t.must(t.found(&t.bare, func() (err error) {
 		if all, err = t.slices(); err == nil && len(names(all)) == 0 {
 			err = fmt.Errorf("the ResourceSlices of %s for %s have no device", t.driver, t.node)
@@ -98,8 +98,8 @@ func differ(before, after []string) error {
 // capacity is what a claim consumes of a device that several claims can have.
 type capacity = map[resourceapi.QualifiedName]resource.Quantity
 
-// consumed returns the capacity that a request without numbers consumes, and whether two such requests fit the device.
-func consumed(d resourceapi.Device) (used capacity, twice bool) {
+// consumedCapacity returns the capacity that a request without numbers consumes, and whether two such requests fit the device.
+func consumedCapacity(d resourceapi.Device) (used capacity, twice bool) {
 	used = make(capacity)
 	for name, c := range d.Capacity {
 		one := c.Value
@@ -127,13 +127,13 @@ func (t trial) free(shared bool) (free []device) {
 			used[device{r.Pool, r.Device}] = used[device{r.Pool, r.Device}] || r.Driver == t.driver
 		}
 	}
-	for _, slice := range t.published() {
+	for _, slice := range t.waitPublished() {
 		for _, d := range slice.Spec.Devices {
 			at := device{slice.Spec.Pool.Name, d.Name}
 			several := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
 			fits := len(d.ConsumesCounters) == 0
 			if several && fits {
-				t.shared[at], fits = consumed(d)
+				t.shared[at], fits = consumedCapacity(d)
 			}
 			if fits && several == shared && !used[at] && len(d.Taints) == 0 && t.devices.MatchString(d.Name) {
 				free = append(free, at)
@@ -145,7 +145,7 @@ func (t trial) free(shared bool) (free []device) {
 
 // claim creates a claim with n devices. A driver may need time until the devices of an earlier claim are free.
 func (t trial) claim(n int) *claim {
-	if has := len(names(t.published())); has < n {
+	if has := len(names(t.waitPublished())); has < n {
 		t.must(skip(fmt.Sprintf("needs %d devices, the driver has %d", n, has)))
 	}
 	var free []device

@@ -105,8 +105,8 @@ func (s step) String() string {
 	return s.op
 }
 
-// mortal is a daemon that runs as a process, and is killed at a certain request to its helpers.
-type mortal struct {
+// killableDaemon is a daemon that runs as a separate process, and is killed at a certain request to its helpers.
+type killableDaemon struct {
 	*whole
 	config string // format whose argument is the directory
 	cmd    *exec.Cmd
@@ -118,9 +118,9 @@ type mortal struct {
 	deaths int
 }
 
-func newMortal(t *testing.T, config string) *mortal {
+func newKillableDaemon(t *testing.T, config string) *killableDaemon {
 	t.Helper()
-	m := &mortal{whole: newWhole(t), config: config}
+	m := &killableDaemon{whole: newWhole(t), config: config}
 	for n := range 8 {
 		m.disks = append(m.disks, &disk{serial: fmt.Sprintf("%032x", 10+n), slot: 2 + n, sequence: 2 + n})
 	}
@@ -143,7 +143,7 @@ func newMortal(t *testing.T, config string) *mortal {
 }
 
 // serve answers requests until l is closed.
-func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
+func (m *killableDaemon) serve(l net.Listener, serving *sync.WaitGroup) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -155,7 +155,7 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 			if json.NewDecoder(conn).Decode(&h) != nil {
 				return // the daemon has ended
 			}
-			last := m.reaches(h)
+			last := m.killStep(h)
 			if last != nil && !last.after {
 				m.die()
 				return
@@ -170,8 +170,8 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 	}
 }
 
-// reaches returns the step at which the daemon must be killed if the request matches this step, otherwise nil.
-func (m *mortal) reaches(h handOver) *step {
+// killStep returns the step at which the daemon must be killed if the request matches this step, otherwise nil.
+func (m *killableDaemon) killStep(h handOver) *step {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	if m.next == nil || h.Op != m.next.op || h.Op == "probe" && h.Held {
@@ -187,29 +187,29 @@ func (m *mortal) reaches(h handOver) *step {
 }
 
 // arm sets the step for a disk at which the daemon will be killed.
-func (m *mortal) arm(s step, d *disk) {
+func (m *killableDaemon) arm(s step, d *disk) {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	m.next, m.disk = &s, d
 }
 
 // die kills the daemon.
-func (m *mortal) die() {
+func (m *killableDaemon) die() {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	m.deaths++
 	_ = m.cmd.Process.Kill() // the process may have ended already
 }
 
-// died returns how often the daemon was killed at a step.
-func (m *mortal) died() int {
+// countKills returns how often the daemon was killed at a step.
+func (m *killableDaemon) countKills() int {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	return m.deaths
 }
 
 // carryOut executes a request.
-func (m *mortal) carryOut(h handOver) handOver {
+func (m *killableDaemon) carryOut(h handOver) handOver {
 	var err error
 	switch touch := m.touch(); h.Op {
 	case "probe":
@@ -228,7 +228,7 @@ func (m *mortal) carryOut(h handOver) handOver {
 }
 
 // boot starts the daemon and waits until its devices are offered.
-func (m *mortal) boot() {
+func (m *killableDaemon) boot() {
 	m.t.Helper()
 	self, err := os.Executable()
 	m.must(err)
@@ -242,41 +242,41 @@ func (m *mortal) boot() {
 	err = m.cmd.Start()
 	m.stepMu.Unlock()
 	m.must(err)
-	m.shows(widgetResource, "node-W0-widget", "Healthy")
+	m.waitShown(widgetResource, "node-W0-widget", "Healthy")
 }
 
 // kill kills the daemon, unless it has already ended.
-func (m *mortal) kill() {
+func (m *killableDaemon) kill() {
 	_ = m.cmd.Process.Kill() // the process may have ended already
 	_ = m.cmd.Wait()         // the exit status is known
 }
 
-// changes removes and adds a disk and a widget, and waits until the device list shows the changes.
-func (m *mortal) changes() {
+// changeHardware removes and adds a disk and a widget, and waits until the device list shows the changes.
+func (m *killableDaemon) changeHardware() {
 	m.t.Helper()
 	last := m.disks[len(m.disks)-1]
 	slot := last.slot
 	m.unplug(last)
 	delete(m.widgets, "widget0")
 	m.record()
-	m.gone(diskResource, last.id())
-	m.gone(widgetResource, "node-W0-widget")
+	m.waitGone(diskResource, last.id())
+	m.waitGone(widgetResource, "node-W0-widget")
 	m.plug(last, slot)
 	m.widgets["widget0"] = "W0"
 	m.record()
-	m.shows(diskResource, last.id(), "Healthy")
-	m.shows(widgetResource, "node-W0-widget", "Healthy")
+	m.waitShown(diskResource, last.id(), "Healthy")
+	m.waitShown(widgetResource, "node-W0-widget", "Healthy")
 }
 
 // record publishes the hardware.
-func (m *mortal) record() {
+func (m *killableDaemon) record() {
 	m.t.Helper()
 	file := filepath.Join(m.dir, "recording")
 	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
 }
 
-// gone waits until the kubelet does not see the device as healthy, so that it gives the device to no pod.
-func (m *mortal) gone(resource, id string) {
+// waitGone waits until the kubelet does not see the device as healthy, so that it gives the device to no pod.
+func (m *killableDaemon) waitGone(resource, id string) {
 	m.t.Helper()
 	m.must(eventually(func() error {
 		if health := m.kubelet.view(resource)[id]; health == "Healthy" {

@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// wallClock is clock_gettime as a process sees it after [mortal.jump]. It adds the seconds after the code to the
+// wallClock is clock_gettime as a process sees it after [killableDaemon.jump]. It adds the seconds after the code to the
 // kernel's answer for the wall clock (clock 0). It uses the registers of the System V ABI for amd64.
 //
 // There is no version for arm64, which would need other instructions, the name __kernel_clock_gettime and another jump,
@@ -41,7 +41,7 @@ var wallClock = []byte{
 // each process (vdso(7)), and the code of one process can be replaced. The new code is placed in free space after the
 // old code, which then begins with a jump to it. A thread that runs the old code at that time is not affected, unless
 // it is inside the five bytes of that jump.
-func (m *mortal) jump(by time.Duration) {
+func (m *killableDaemon) jump(by time.Duration) {
 	m.t.Helper()
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", m.cmd.Process.Pid), os.O_RDWR, 0)
 	m.must(err)
@@ -70,7 +70,7 @@ func (m *mortal) jump(by time.Duration) {
 }
 
 // vdso returns the address and the content of a process's vdso.
-func (m *mortal) vdso(memory io.ReaderAt) (base int64, image []byte) {
+func (m *killableDaemon) vdso(memory io.ReaderAt) (base int64, image []byte) {
 	m.t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.cmd.Process.Pid))
 	m.must(err)
@@ -105,36 +105,36 @@ func TestWallClockJumps(t *testing.T) {
 	for name, by := range jumps {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMortal(t, wholeText)
-			first := m.working("p1")
+			m := newKillableDaemon(t, wholeText)
+			first := m.startWorkingPod("p1")
 			before := m.lastAudited().Time
 			m.jump(by)
 			m.goesOnWith("p1", first)
-			m.audited(before.Add(by))
-			m.changes()
+			m.waitAudit(before.Add(by))
+			m.changeHardware()
 			m.since(first[0], before) // the time of the last change must not move
-			second := m.working("p2")
+			second := m.startWorkingPod("p2")
 			m.kubeletStop()
 			m.kubeletStart()
-			m.shows(diskResource, second[0], "Healthy")
+			m.waitShown(diskResource, second[0], "Healthy")
 			m.goesOnWith("p2", second)
 			m.kill()
 			m.boot() // the programs use the clock of the machine
 			m.goesOnWith("p1", first)
-			m.working("p3")
-			m.changes()
+			m.startWorkingPod("p3")
+			m.changeHardware()
 			m.jump(by)
 			for _, p := range m.podList() {
 				m.release(p)
 			}
-			m.await(m.cleared)
-			m.audited(before.Add(by))
+			m.await(m.compareFinal)
+			m.waitAudit(before.Add(by))
 		})
 	}
 }
 
 // since checks that the daemon reports a certain time for the last change of a device.
-func (m *mortal) since(id string, moment time.Time) {
+func (m *killableDaemon) since(id string, moment time.Time) {
 	m.t.Helper()
 	var d struct{ Since time.Time }
 	m.must(api.Client{Socket: filepath.Join(m.dir, "run", "control.sock")}.Get(m.t.Context(), "/v1/devices/"+id, &d))
@@ -147,7 +147,7 @@ func (m *mortal) since(id string, moment time.Time) {
 type entry struct{ Time time.Time }
 
 // lastAudited waits for an audit line and returns the last one.
-func (m *mortal) lastAudited() (e entry) {
+func (m *killableDaemon) lastAudited() (e entry) {
 	m.t.Helper()
 	m.must(eventually(func() error {
 		text, err := os.ReadFile(filepath.Join(m.dir, "state", "audit.jsonl"))
@@ -157,8 +157,8 @@ func (m *mortal) lastAudited() (e entry) {
 	return e
 }
 
-// audited waits until the last audit line has about the given time.
-func (m *mortal) audited(about time.Time) {
+// waitAudit waits until the last audit line has about the given time.
+func (m *killableDaemon) waitAudit(about time.Time) {
 	m.t.Helper()
 	m.must(eventually(func() error {
 		if e := m.lastAudited(); e.Time.Sub(about).Abs() > 24*time.Hour {

@@ -29,21 +29,21 @@ func TestHangingAttribute(t *testing.T) {
 			t.Parallel() // each subtest waits until the daemon no longer waits for hardware
 			s := newNode(t, func(s *setup) { hang(t, s.root, attribute) })
 			s.goesOn("")
-			s.shows(diskResource, s.disks[0].id(), "")
+			s.waitShown(diskResource, s.disks[0].id(), "")
 			s.unknown(s.disks[0].id())
-			s.stops()
+			s.checkStops()
 		})
 		t.Run(filepath.Base(attribute)+" later", func(t *testing.T) {
 			t.Parallel()
 			s := newNode(t, nil)
-			s.shows(diskResource, s.disks[0].id(), pluginapi.Healthy)
-			ids := s.admitted("p1", diskResource)
+			s.waitShown(diskResource, s.disks[0].id(), pluginapi.Healthy)
+			ids := s.admitPod("p1", diskResource)
 			hang(t, s.setup.root, attribute)
-			s.changed(s.disks[0])
+			s.sendChange(s.disks[0])
 			s.goesOn("")
 			_ = s.startInTime(ids) // from now on only the helper reads the disk
 			s.goesOn("")
-			s.stops()
+			s.checkStops()
 		})
 	}
 }
@@ -65,8 +65,8 @@ func TestHangingAfterAReset(t *testing.T) {
 			return p, err
 		}
 	})
-	s.shows(diskResource, s.disks[0].id(), pluginapi.Healthy)
-	ids := s.admitted("p1", diskResource)
+	s.waitShown(diskResource, s.disks[0].id(), pluginapi.Healthy)
+	ids := s.admitPod("p1", diskResource)
 	s.must(s.kubelet.start(t.Context(), diskResource, ids))
 	s.work("p1", ids)
 	s.release(s.pods[0])
@@ -78,33 +78,33 @@ func TestHangingAfterAReset(t *testing.T) {
 			return errors.Join(errors.New("it is not reset"), s.parts.ask(t.Context()))
 		}
 	}))
-	s.shows(diskResource, s.disks[0].id(), pluginapi.Unhealthy)
+	s.waitShown(diskResource, s.disks[0].id(), pluginapi.Unhealthy)
 	s.goesOn("")
-	s.stops()
+	s.checkStops()
 }
 
 // TestHangingAttributeAndEvents sends many events of a disk that does not answer. Only one inspection may wait for it.
 func TestHangingAttributeAndEvents(t *testing.T) {
 	noLeaks(t)
 	s := newNode(t, nil)
-	s.shows(diskResource, s.disks[0].id(), pluginapi.Healthy)
+	s.waitShown(diskResource, s.disks[0].id(), pluginapi.Healthy)
 	hang(t, s.setup.root, "wwid")
 	for range 1000 {
-		s.changed(s.disks[0])
+		s.sendChange(s.disks[0])
 		s.must(s.parts.inventory.Alive(t.Context()))
 	}
 	s.goesOn("") // these calls start further inspections
 	s.must(eventually(func() error {
-		if n := looks(); n != 1 {
+		if n := countInspections(); n != 1 {
 			return fmt.Errorf("%d looks at one disk are waiting", n)
 		}
 		return nil
 	}))
-	s.stops()
+	s.checkStops()
 }
 
-// looks returns the number of running inspections.
-func looks() (n int) {
+// countInspections returns the number of running inspections.
+func countInspections() (n int) {
 	for _, stack := range stacks() {
 		if strings.Contains(stack, "/device.Look(") {
 			n++
@@ -162,8 +162,8 @@ func (s *sequence) unknown(id string) {
 	}
 }
 
-// stops checks that the daemon stops.
-func (s *sequence) stops() {
+// checkStops checks that the daemon stops.
+func (s *sequence) checkStops() {
 	s.t.Helper()
 	stopped := make(chan error, 1)
 	p := s.parts

@@ -178,9 +178,9 @@ func (h *hardware) behind(node string) string {
 	return ""
 }
 
-// handed records the nodes that a pod got for these IDs, and returns them with the IDs of the devices behind them.
-// Shares of one device have one node. A node of another device is an error, even if devices move or vanish in between.
-func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things map[string]string) {
+// recordNodes records the nodes that a pod got for these IDs, and returns them with the IDs of the devices behind them. Shares
+// of one device have one node. A node of another device is an error, even if devices move or vanish in between.
+func (h *hardware) recordNodes(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var asked []string
@@ -219,8 +219,8 @@ func (h *hardware) find(id string) *disk {
 	return nil
 }
 
-// aimed returns the disk of a target, after the same checks as in the helper. The caller holds mu.
-func (h *hardware) aimed(t device.Target) (*disk, error) {
+// checkTarget returns the disk of a target, after the same checks as in the helper. The caller holds mu.
+func (h *hardware) checkTarget(t device.Target) (*disk, error) {
 	slot, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(path.Base(t.SysPath), "nvme"), "n1"))
 	if err != nil {
 		return nil, err
@@ -242,7 +242,7 @@ func (h *hardware) touch() *device.Touch {
 func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d, err := h.aimed(t)
+	d, err := h.checkTarget(t)
 	switch {
 	case err != nil:
 		return device.Report{}, err
@@ -260,7 +260,7 @@ const diskSize = 1 << 20
 func (h *hardware) survey(_ context.Context, t device.Target, from int64) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d, err := h.aimed(t)
+	d, err := h.checkTarget(t)
 	switch {
 	case err != nil:
 		return device.Report{}, err
@@ -275,7 +275,7 @@ func (h *hardware) survey(_ context.Context, t device.Target, from int64) (devic
 func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d, err := h.allowed(t, w.Tenant)
+	d, err := h.checkAllowed(t, w.Tenant)
 	switch {
 	case err != nil:
 		return device.Report{}, err
@@ -300,10 +300,10 @@ func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (d
 	return p, nil
 }
 
-// allowed checks, like the helper, that no process uses a disk and that its data may be erased. A forbidden request is
-// an error of the daemon, although the helper refuses it.
-func (h *hardware) allowed(t device.Target, leftover bool) (*disk, error) {
-	d, err := h.aimed(t)
+// checkAllowed checks, like the helper, that no process uses a disk and that its data may be erased. A forbidden request is an
+// error of the daemon, although the helper refuses it.
+func (h *hardware) checkAllowed(t device.Target, leftover bool) (*disk, error) {
+	d, err := h.checkTarget(t)
 	switch {
 	case err != nil:
 		return nil, err
@@ -349,8 +349,8 @@ func (h *hardware) work(pod string, ids []string) {
 	}
 }
 
-// given records an error if a pod got a disk that another pod's data is still on.
-func (h *hardware) given(pod string, ids []string) {
+// checkGiven records an error if a pod got a disk that another pod's data is still on.
+func (h *hardware) checkGiven(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range ids {

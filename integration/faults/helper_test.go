@@ -30,7 +30,7 @@ func newNode(t *testing.T, change func(*setup)) *sequence {
 	s.machine = newMachine(t, s.hardware)
 	s.setup = setup{
 		source: s.machine, root: s.machine.Root(), touch: *s.touch(), dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"),
-		shares: 1, care: care("nvme-controller", "discard", config.WhenBoth, time.Second),
+		shares: 1, care: resourceConfig("nvme-controller", "discard", config.WhenBoth, time.Second),
 		log: slog.New(slog.NewTextHandler(&s.journal, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	s.must(os.Mkdir(s.setup.dir, 0o755))
@@ -46,12 +46,12 @@ func newNode(t *testing.T, change func(*setup)) *sequence {
 			t.Logf("log:\n%s", s.journal.String())
 		}
 	})
-	s.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
+	s.waitShown(widgetResource, "node-W0-widget", pluginapi.Healthy)
 	return s
 }
 
-// shows waits until the kubelet shows a device with the given health, or does not show the device for "".
-func (s *sequence) shows(resource, id, health string) {
+// waitShown waits until the kubelet shows a device with the given health, or does not show the device for "".
+func (s *sequence) waitShown(resource, id, health string) {
 	s.t.Helper()
 	if err := eventually(func() error {
 		list := s.kubelet.view(resource)
@@ -64,8 +64,8 @@ func (s *sequence) shows(resource, id, health string) {
 	}
 }
 
-// changed sends a udev event that reports a change of a disk.
-func (s *sequence) changed(d *disk) {
+// sendChange sends a udev event that reports a change of a disk.
+func (s *sequence) sendChange(d *disk) {
 	s.t.Helper()
 	devices, err := s.machine.Enumerate()
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *sequence) changed(d *disk) {
 	}
 }
 
-// admitted admits a pod with a device of a resource.
-func (s *sequence) admitted(uid, resource string) []string {
+// admitPod admits a pod with a device of a resource.
+func (s *sequence) admitPod(uid, resource string) []string {
 	s.t.Helper()
 	p := &pod{uid: uid, resource: resource}
 	s.remember(p)
@@ -111,15 +111,15 @@ func TestBrokenHelper(t *testing.T) {
 				t.Parallel() // some of the subtests wait
 				mended, mend := context.WithCancel(context.Background())
 				defer mend()
-				s := newNode(t, func(s *setup) { s.touch = breaking(s.touch, which, mended, fail) })
+				s := newNode(t, func(s *setup) { s.touch = failingHelpers(s.touch, which, mended, fail) })
 				s.checkBroken(which, mend)
 			})
 		}
 	}
 }
 
-// breaking returns helpers of which one function fails until it is repaired.
-func breaking(h device.Touch, which string, mended context.Context, fail func(context.Context) error) device.Touch {
+// failingHelpers returns helpers of which one function fails until it is repaired.
+func failingHelpers(h device.Touch, which string, mended context.Context, fail func(context.Context) error) device.Touch {
 	broken := func(ctx context.Context, name string) error {
 		if name != which || mended.Err() != nil {
 			return nil
@@ -166,10 +166,10 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	id := s.disks[0].id()
 	var ids []string
 	if which != "prepare" { // the content or the users of the disk are unknown, so no pod gets it
-		s.shows(diskResource, id, "")
+		s.waitShown(diskResource, id, "")
 	} else {
-		s.shows(diskResource, id, pluginapi.Healthy)
-		ids = s.admitted("p1", diskResource)
+		s.waitShown(diskResource, id, pluginapi.Healthy)
+		ids = s.admitPod("p1", diskResource)
 		failed := make(chan error, 1)
 		go func() { failed <- s.kubelet.start(s.t.Context(), diskResource, ids) }()
 		s.goesOn(which)
@@ -179,15 +179,15 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	}
 	s.goesOn(which)
 	mend()
-	s.changed(s.disks[0]) // without this event, metalplugd inspects the disk later
+	s.sendChange(s.disks[0]) // without this event, metalplugd inspects the disk later
 	if ids == nil {
-		s.shows(diskResource, id, pluginapi.Healthy)
-		ids = s.admitted("p1", diskResource)
+		s.waitShown(diskResource, id, pluginapi.Healthy)
+		ids = s.admitPod("p1", diskResource)
 	}
 	if err := eventually(func() error { return s.kubelet.start(s.t.Context(), diskResource, ids) }); err != nil {
 		s.t.Error(err)
 	}
-	s.shows(diskResource, id, pluginapi.Healthy)
+	s.waitShown(diskResource, id, pluginapi.Healthy)
 	if err := errors.Join(s.kubelet.failure(), s.failure()); err != nil {
 		s.t.Error(err)
 	}
@@ -201,8 +201,8 @@ func (s *sequence) goesOn(broken string) {
 	name, serial := fmt.Sprintf("widget%d", s.count), fmt.Sprintf("W%d", s.count)
 	s.widgets[name] = serial
 	s.machine.Apply(s.text())
-	s.shows(widgetResource, "node-"+serial+"-widget", pluginapi.Healthy)
-	ids := s.admitted("pw"+serial, widgetResource)
+	s.waitShown(widgetResource, "node-"+serial+"-widget", pluginapi.Healthy)
+	ids := s.admitPod("pw"+serial, widgetResource)
 	if err := s.kubelet.start(s.t.Context(), widgetResource, ids); (err != nil) != (broken == "holders") {
 		s.t.Errorf("start with %s while %s is broken: %v", strings.Join(ids, ", "), broken, err)
 	}

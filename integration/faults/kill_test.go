@@ -23,9 +23,9 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 		{"proven empty", strings.Replace(wholeText, `scrub = "discard"`, `scrub = "none"`, 1), []string{"holders", "prepare"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := newMortal(t, c.text)
+			m := newKillableDaemon(t, c.text)
 			for _, d := range m.disks {
-				m.shows(diskResource, d.id(), "Healthy")
+				m.waitShown(diskResource, d.id(), "Healthy")
 			}
 			for _, op := range c.ops {
 				m.diesDuringStart(step{op, false})
@@ -36,16 +36,16 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 }
 
 // diesDuringStart starts a container of a new pod. During this start, the daemon is killed at a step.
-func (m *mortal) diesDuringStart(last step) {
+func (m *killableDaemon) diesDuringStart(last step) {
 	m.t.Helper()
-	uid, before := "p: "+last.String(), m.died()
-	m.shows(diskResource, m.disks[len(m.disks)-1].id(), "Healthy") // the kubelet may know the resource without a list yet
-	ids := m.admitted(uid, diskResource)
+	uid, before := "p: "+last.String(), m.countKills()
+	m.waitShown(diskResource, m.disks[len(m.disks)-1].id(), "Healthy") // the kubelet may know the resource without a list yet
+	ids := m.admitPod(uid, diskResource)
 	m.arm(last, m.find(ids[0]))
 	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second) // the kubelet's timeout
 	err := m.kubelet.start(ctx, diskResource, ids)
 	cancel()
-	if m.died() == before {
+	if m.countKills() == before {
 		m.t.Fatalf("a start has no step %q: %v", last, err)
 	}
 	if err == nil {

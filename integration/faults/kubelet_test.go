@@ -200,24 +200,24 @@ func (k *kubelet) take(name string, p *registered, list *pluginapi.ListAndWatchR
 	k.lists++
 	for _, d := range list.GetDevices() {
 		if _, twice := p.devices[d.GetID()]; twice {
-			k.crashed(fmt.Errorf("%s is in the list of %s twice", d.GetID(), name))
+			k.recordCrash(fmt.Errorf("%s is in the list of %s twice", d.GetID(), name))
 		}
 		p.devices[d.GetID()] = d.GetHealth()
 	}
 	for _, a := range k.assigned {
 		for _, id := range a.ids() {
 			if _, ok := p.devices[id]; !ok && a.ResourceName == name {
-				k.crashed(fmt.Errorf("%s left the list while %s holds it", id, a.PodUID))
+				k.recordCrash(fmt.Errorf("%s left the list while %s holds it", id, a.PodUID))
 			}
 		}
 	}
 	if err := k.save(); err != nil {
-		k.crashed(err)
+		k.recordCrash(err)
 	}
 }
 
-// crashed records the first event that would have crashed a kubelet. The caller holds mu.
-func (k *kubelet) crashed(err error) {
+// recordCrash records the first event that would have crashed a kubelet. The caller holds mu.
+func (k *kubelet) recordCrash(err error) {
 	if k.crash == nil {
 		k.crash = err
 	}
@@ -321,7 +321,7 @@ func (k *kubelet) allocate(ctx context.Context, pod, resource string, n int, shu
 	defer k.mu.Unlock()
 	for _, id := range ids {
 		if _, ok := k.plugins[resource].devices[id]; !ok {
-			k.crashed(fmt.Errorf("%s left the list during its Allocate", id))
+			k.recordCrash(fmt.Errorf("%s left the list during its Allocate", id))
 		}
 	}
 	kept, err := proto.Marshal(reply.GetContainerResponses()[0])

@@ -116,24 +116,24 @@ func TestLogThatIsNotRead(t *testing.T) {
 	noLeaks(t)
 	for name, make := range map[string]func(*testing.T) unread{"pipe": fullPipe, "journal": stoppedJournal} {
 		t.Run(name, func(t *testing.T) {
-			m := newMortal(t, wholeText)
+			m := newKillableDaemon(t, wholeText)
 			m.kill()
 			log := make(t)
 			m.log = log.connect
 			m.boot()
 			for range 50 {
-				m.changes()
+				m.changeHardware()
 			}
-			ids := m.admitted("p1", diskResource)
+			ids := m.admitPod("p1", diskResource)
 			m.must(m.kubelet.start(m.t.Context(), diskResource, ids))
 			m.work("p1", ids)
 			m.kubeletStop()
 			m.kubeletStart()
 			for _, d := range m.disks {
-				m.shows(diskResource, d.id(), "Healthy")
+				m.waitShown(diskResource, d.id(), "Healthy")
 			}
 			m.must(eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }))
-			m.changes()
+			m.changeHardware()
 			m.auditHas(`"event":"started"`)
 			var text strings.Builder
 			for _, want := range []string{"ready", "endpoint registered", "device gone", "device started"} {
@@ -146,7 +146,7 @@ func TestLogThatIsNotRead(t *testing.T) {
 }
 
 // auditHas waits until the audit contains a text.
-func (m *mortal) auditHas(want string) {
+func (m *killableDaemon) auditHas(want string) {
 	m.t.Helper()
 	m.must(eventually(func() error {
 		text, err := os.ReadFile(filepath.Join(m.dir, "state", "audit.jsonl"))

@@ -20,8 +20,8 @@ import (
 // daemon check its sockets.
 func TestWatchThatOverflows(t *testing.T) {
 	noLeaks(t)
-	m := newMortal(t, wholeText)
-	m.shows(diskResource, m.disks[0].id(), "Healthy")
+	m := newKillableDaemon(t, wholeText)
+	m.waitShown(diskResource, m.disks[0].id(), "Healthy")
 	sockets, err := filepath.Glob(filepath.Join(m.setup.dir, "mp-*"))
 	if err != nil || len(sockets) != 2 {
 		t.Fatalf("the sockets are %v: %v", sockets, err)
@@ -35,16 +35,16 @@ func TestWatchThatOverflows(t *testing.T) {
 	if err := eventually(func() error { return connect(sockets) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := eventually(m.overflowed); err != nil {
+	if err := eventually(m.checkOverflow); err != nil {
 		t.Error(err)
 	}
 	m.kubeletStop() // only the watch on the directory can report this
 	m.kubeletStart()
-	m.shows(diskResource, m.disks[0].id(), "Healthy")
+	m.waitShown(diskResource, m.disks[0].id(), "Healthy")
 }
 
 // halt stops the daemon with SIGSTOP, and returns when it has stopped.
-func (m *mortal) halt() {
+func (m *killableDaemon) halt() {
 	m.t.Helper()
 	m.must(m.cmd.Process.Signal(unix.SIGSTOP))
 	var status unix.WaitStatus
@@ -57,7 +57,7 @@ func (m *mortal) halt() {
 
 // flood causes at least n events in the kubelet's directory that do not concern the daemon. A rename is two events. All
 // events differ, because the kernel would merge equal ones (inotify(7)).
-func (m *mortal) flood(n int) {
+func (m *killableDaemon) flood(n int) {
 	m.t.Helper()
 	from, to := filepath.Join(m.setup.dir, ".flood-0"), filepath.Join(m.setup.dir, ".flood-1")
 	m.must(os.WriteFile(from, nil, 0o600))
@@ -67,8 +67,8 @@ func (m *mortal) flood(n int) {
 	}
 }
 
-// overflowed returns an error if no queue has overflowed, because the test would then prove nothing.
-func (m *mortal) overflowed() error {
+// checkOverflow returns an error if no queue has overflowed, because the test would then prove nothing.
+func (m *killableDaemon) checkOverflow() error {
 	if strings.Contains(m.journal.String(), `msg="kubelet directory watch" err="fsnotify: queue or buffer overflow"`) {
 		return nil
 	}

@@ -21,7 +21,7 @@ func TestKilledAtEachStepOfARelease(t *testing.T) {
 			last := step{op, after}
 			t.Run(last.String(), func(t *testing.T) {
 				t.Parallel()
-				m := newMortal(t, wholeText)
+				m := newKillableDaemon(t, wholeText)
 				m.arm(last, m.dirty("p1"))
 				m.awaitCleared()
 			})
@@ -30,10 +30,10 @@ func TestKilledAtEachStepOfARelease(t *testing.T) {
 }
 
 // dirty starts and ends a pod that works with a disk.
-func (m *mortal) dirty(uid string) *disk {
+func (m *killableDaemon) dirty(uid string) *disk {
 	m.t.Helper()
-	m.shows(diskResource, m.disks[0].id(), "Healthy")
-	ids := m.admitted(uid, diskResource)
+	m.waitShown(diskResource, m.disks[0].id(), "Healthy")
+	ids := m.admitPod(uid, diskResource)
 	if err := m.kubelet.start(m.t.Context(), diskResource, ids); err != nil {
 		m.t.Fatal(err)
 	}
@@ -45,21 +45,21 @@ func (m *mortal) dirty(uid string) *disk {
 }
 
 // awaitCleared waits until the daemon has been killed, restarts it, and waits until all disks are blank and offered.
-func (m *mortal) awaitCleared() {
+func (m *killableDaemon) awaitCleared() {
 	m.t.Helper()
 	m.await(func() error {
-		if m.died() == 0 {
+		if m.countKills() == 0 {
 			return errors.New("the daemon has not died at that step")
 		}
 		return nil
 	})
 	m.kill()
 	m.boot()
-	m.await(m.cleared)
+	m.await(m.compareFinal)
 }
 
 // await is like eventually, for conditions that take the daemon longer.
-func (m *mortal) await(holds func() error) {
+func (m *killableDaemon) await(holds func() error) {
 	m.t.Helper()
 	for limit := time.Now().Add(3 * time.Minute); ; {
 		err := eventually(holds)
@@ -72,8 +72,8 @@ func (m *mortal) await(holds func() error) {
 	}
 }
 
-// cleared returns the difference from the expected final state.
-func (m *mortal) cleared() error {
+// compareFinal returns the difference from the expected final state.
+func (m *killableDaemon) compareFinal() error {
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		return fmt.Errorf("%w: %w", errNever, err)
 	}

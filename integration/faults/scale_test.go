@@ -99,7 +99,7 @@ func newCrowded(t *testing.T, source udev.Source, c *crowd, kinds int) *crowded 
 	dir := shortDir(t)
 	h := &crowded{t: t, crowd: c, setup: setup{
 		source: source, root: c.root, dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"), kinds: kinds, shares: 1,
-		care: care(config.None, config.None, config.WhenStart, 0), log: slog.New(slog.DiscardHandler),
+		care: resourceConfig(config.None, config.None, config.WhenStart, 0), log: slog.New(slog.DiscardHandler),
 	}}
 	if err := os.Mkdir(h.setup.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -144,8 +144,8 @@ func (h *crowded) healthy() (n int, ok bool) {
 	return n, true
 }
 
-// until waits for a number of healthy devices.
-func (h *crowded) until(want int) {
+// waitHealthy waits for a number of healthy devices.
+func (h *crowded) waitHealthy(want int) {
 	h.t.Helper()
 	if err := eventually(func() error {
 		if got, ok := h.healthy(); !ok || got != want {
@@ -169,7 +169,7 @@ func TestManyDevices(t *testing.T) {
 			c := newCrowd(t, *devices, kinds)
 			source := newHints(c)
 			h := newCrowded(t, source, c, kinds)
-			h.until(*devices)
+			h.waitHealthy(*devices)
 			h.restart(source, 0)
 			before, began := h.alone(), time.Now()
 			for n := range *restarts {
@@ -209,7 +209,7 @@ func (h *crowded) restart(source *hints, n int) {
 	h.kubelet.stop()
 	source.send(h.toggle(h.t, n, false))
 	h.boot()
-	h.until(len(h.present) - 1)
+	h.waitHealthy(len(h.present) - 1)
 	source.send(h.toggle(h.t, n, true))
-	h.until(len(h.present))
+	h.waitHealthy(len(h.present))
 }

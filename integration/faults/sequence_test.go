@@ -212,15 +212,15 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 
 // cares are the possible settings for a resource for disks.
 var cares = []config.Resource{
-	care(config.None, config.None, config.WhenStart, 0),
-	care(config.Auto, config.None, config.WhenStart, 0),
-	care(config.Auto, "discard", config.WhenStart, 10*time.Second),
-	care(config.None, "discard", config.WhenRelease, 10*time.Second),
-	care(config.Auto, "discard", config.WhenBoth, 10*time.Second),
+	resourceConfig(config.None, config.None, config.WhenStart, 0),
+	resourceConfig(config.Auto, config.None, config.WhenStart, 0),
+	resourceConfig(config.Auto, "discard", config.WhenStart, 10*time.Second),
+	resourceConfig(config.None, "discard", config.WhenRelease, 10*time.Second),
+	resourceConfig(config.Auto, "discard", config.WhenBoth, 10*time.Second),
 }
 
-// care returns the configuration of a resource for disks.
-func care(method, scrub, when string, timeout time.Duration) config.Resource {
+// resourceConfig returns the configuration of a resource for disks.
+func resourceConfig(method, scrub, when string, timeout time.Duration) config.Resource {
 	return config.Resource{Reset: config.ResourceReset{Method: method, Scrub: scrub, When: when, Timeout: timeout}}
 }
 
@@ -435,10 +435,10 @@ func (s *sequence) admit(resource string, n int) bool {
 			s.slow[device] = s.slow[device] || strings.HasSuffix(p.uid, initOnly)
 		}
 	}
-	p.things = s.handed(p.uid, p.devices, answer.GetDevices())
+	p.things = s.recordNodes(p.uid, p.devices, answer.GetDevices())
 	s.say("%s has %v", p.uid, p.ids)
 	if s.setup.care.Reset.AtRelease() {
-		s.given(p.uid, p.devices)
+		s.checkGiven(p.uid, p.devices)
 	}
 	return true
 }
@@ -518,12 +518,12 @@ func (s *sequence) settlePods() {
 		if err := s.parts.ask(s.t.Context()); err != nil {
 			return err
 		}
-		return s.unsettled()
+		return s.checkSettled()
 	}))
 }
 
-// unsettled returns an error if a free device does not count as free yet, or is not cleared.
-func (s *sequence) unsettled() error {
+// checkSettled returns an error if a free device does not count as free yet, or is not cleared.
+func (s *sequence) checkSettled() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for _, offer := range snapshot.Offers {
 		for _, d := range offer.Devices {
@@ -540,19 +540,19 @@ func (s *sequence) unsettled() error {
 			return fmt.Errorf("%s is not cleared: %s is on it", d.serial, d.content)
 		}
 	}
-	return s.uncombined()
+	return s.checkCombined()
 }
 
-// uncombined returns an error if devices that no pod holds could form a bundle and are in none. A disk with a pod's data is
+// checkCombined returns an error if devices that no pod holds could form a bundle and are in none. A disk with a pod's data is
 // included only if it is erased before the next start. The caller holds mu.
-func (s *sequence) uncombined() error {
+func (s *sequence) checkCombined() error {
 	if s.setup.bundle == 0 || s.setup.apart {
 		return nil
 	}
 	snapshot, _ := s.parts.inventory.Snapshot()
 	alone := func(place, id string) bool {
 		status := snapshot.Find(id)
-		return !s.slow[id] && !s.holds(id) && !s.opened(place, id) && (status == nil || status.Bundle == "")
+		return !s.slow[id] && !s.holds(id) && !s.hasOldDevice(place, id) && (status == nil || status.Bundle == "")
 	}
 	var disks, widgets []string
 	for _, d := range s.disks {
@@ -742,7 +742,7 @@ func (s *sequence) stepBothRestart() {
 
 // check checks for forbidden states, and whether the device list already matches the hardware.
 func (s *sequence) check() error {
-	if err := errors.Join(s.kubelet.failure(), s.failure(), s.shared()); err != nil {
+	if err := errors.Join(s.kubelet.failure(), s.failure(), s.checkShares()); err != nil {
 		return fmt.Errorf("%w: %w", errNever, err)
 	}
 	disks, widgets := s.kubelet.view(diskResource), s.kubelet.view(widgetResource)
@@ -759,7 +759,7 @@ func (s *sequence) check() error {
 		switch {
 		case healthy && (!plugged(d) || d.sick):
 			return fmt.Errorf("%s is offered: plugged in %v, sick %v", d.serial, plugged(d), d.sick)
-		case !healthy && plugged(d) && !d.sick && d.content == "" && !d.failed && !s.opened(d.node(), d.id()):
+		case !healthy && plugged(d) && !d.sick && d.content == "" && !d.failed && !s.hasOldDevice(d.node(), d.id()):
 			return fmt.Errorf("%s is not offered: it is %q", d.serial, disks[d.id()])
 		}
 	}
@@ -804,9 +804,9 @@ func (s *sequence) checkBundles() error {
 	return nil
 }
 
-// opened reports whether a pod still holds another device that was in this place before. Such a pod can open the device that
-// is there now.
-func (s *sequence) opened(place, id string) bool {
+// hasOldDevice reports whether a pod still holds another device that was in this place before. Such a pod can open the device
+// that is there now.
+func (s *sequence) hasOldDevice(place, id string) bool {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for other := range s.were[place] {
 		if status := snapshot.Find(other); other != id && status != nil && status.Held() {
@@ -821,7 +821,7 @@ func (s *sequence) checkWidgets(list map[string]string) error {
 	serials, opened := make(map[string]bool), 0
 	for name, serial := range s.widgets {
 		serials[serial] = true
-		if s.opened(name, widgetID(serial)) {
+		if s.hasOldDevice(name, widgetID(serial)) {
 			opened++
 		}
 	}
@@ -858,9 +858,8 @@ func (s *sequence) checkPlaces() error {
 	return nil
 }
 
-// shared returns an error for an ID that two pods have, and for a device whose nodes are given to more pods than
-// allowed.
-func (s *sequence) shared() error {
+// checkShares returns an error for an ID that two pods have, and for a device whose nodes are given to more pods than allowed.
+func (s *sequence) checkShares() error {
 	had, owners, opens := make(map[string]string), make(map[string][]string), make(map[string]string)
 	for _, p := range s.podList() {
 		for _, id := range p.ids {

@@ -31,7 +31,7 @@ func TestImpostor(t *testing.T) {
 				t.Parallel() // some of the subtests wait
 				mended, mend := context.WithCancel(context.Background())
 				i := &impostor{how: how, which: which, mended: mended, file: filepath.Join(shortDir(t), "s")}
-				s := newNode(t, func(s *setup) { s.touch = i.between(t, s.touch) })
+				s := newNode(t, func(s *setup) { s.touch = i.newHelpers(t, s.touch) })
 				defer mend()
 				s.checkBroken(which, func() { mend(); i.appear(t) })
 			})
@@ -48,8 +48,8 @@ type impostor struct {
 	helper     device.Touch
 }
 
-// between returns helpers of which one function uses the socket, as in the daemon.
-func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
+// newHelpers returns helpers of which one function uses the socket, as in the daemon.
+func (i *impostor) newHelpers(t *testing.T, h device.Touch) device.Touch {
 	t.Helper()
 	i.helper = h
 	i.listen(t)
@@ -120,13 +120,13 @@ func (i *impostor) serve(fd int) {
 		answer = make([]byte, 1+n)
 		_, _ = rand.Read(answer) // never fails
 	default:
-		answer = i.other()
+		answer = i.otherAnswer()
 	}
 	_, _ = unix.Write(fd, answer) // the daemon may no longer wait
 }
 
-// other returns a valid answer to another request.
-func (i *impostor) other() []byte {
+// otherAnswer returns a valid answer to another request.
+func (i *impostor) otherAnswer() []byte {
 	switch i.which {
 	case "holders": // ask about the node of a disk that a process has open
 		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"b 8:0"}]}`)

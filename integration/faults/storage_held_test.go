@@ -19,32 +19,32 @@ import (
 func TestStateLostWhileHeld(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
-	lives := map[string]func(*mortal){
-		"one life": func(*mortal) {},
-		"killed":   func(m *mortal) { m.kill(); m.boot() },
+	lives := map[string]func(*killableDaemon){
+		"one life": func(*killableDaemon) {},
+		"killed":   func(m *killableDaemon) { m.kill(); m.boot() },
 	}
 	for how, v := range spoils {
 		for life, next := range lives {
 			t.Run(how+", "+life, func(t *testing.T) {
 				t.Parallel()
-				m := newMortal(t, wholeText)
+				m := newKillableDaemon(t, wholeText)
 				m.kill()
 				state := mount(t, filepath.Join(m.dir, "state"))
 				m.boot()
-				ids := m.working("p1")
+				ids := m.startWorkingPod("p1")
 				v.spoil(state)
 				m.goesOnWith("p1", ids) // this work needs no unsaved state
 				next(m)
-				m.has("p1", ids)
+				m.checkData("p1", ids)
 				m.release(m.podList()[0])
-				m.refused("p2")
+				m.checkRefused("p2")
 				next(m)
-				m.refused("p3")
+				m.checkRefused("p3")
 				v.mend(state)
-				m.await(m.cleared)
-				m.working("p4")
+				m.await(m.compareFinal)
+				m.startWorkingPod("p4")
 				m.release(m.podList()[0])
-				m.await(m.cleared)
+				m.await(m.compareFinal)
 			})
 		}
 	}
@@ -60,23 +60,23 @@ func TestOfferedAgainIsNobodys(t *testing.T) {
 	for how, v := range cases {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			m := newMortal(t, wholeText)
+			m := newKillableDaemon(t, wholeText)
 			m.kill()
 			state := mount(t, filepath.Join(m.dir, "state"))
 			m.boot()
-			ids := m.working("p1")
+			ids := m.startWorkingPod("p1")
 			v.spoil(state)
 			m.release(m.podList()[0])
 			if how != "with room" {
 				m.await(func() error { return m.waitsToBeKept(ids[0]) })
 				v.mend(state)
 			}
-			m.await(m.cleared)
+			m.await(m.compareFinal)
 			m.hostWrites(ids[0])
 			m.kill()
 			m.boot()
 			m.await(func() error { return m.leftAlone(ids[0]) })
-			m.gone(diskResource, ids[0])
+			m.waitGone(diskResource, ids[0])
 		})
 	}
 }
@@ -84,15 +84,15 @@ func TestOfferedAgainIsNobodys(t *testing.T) {
 // hostData is data that the host, and not a pod, has written to a disk.
 const hostData = "what the host keeps"
 
-func (m *mortal) hostWrites(id string) {
+func (m *killableDaemon) hostWrites(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.find(id).content = hostData
 }
 
 // leftAlone returns an error if the daemon has erased data of the host, or offers the disk.
-func (m *mortal) leftAlone(id string) error {
-	content, err := m.says(id, "unproven: the disk contains "+hostData)
+func (m *killableDaemon) leftAlone(id string) error {
+	content, err := m.readContent(id, "unproven: the disk contains "+hostData)
 	if content != hostData {
 		return fmt.Errorf("%w: %q is on it: %v", errNever, content, err)
 	}
@@ -100,30 +100,30 @@ func (m *mortal) leftAlone(id string) error {
 }
 
 // waitsToBeKept returns an error unless a disk was erased and waits until this is saved.
-func (m *mortal) waitsToBeKept(id string) error {
-	content, err := m.says(id, "cannot be saved")
+func (m *killableDaemon) waitsToBeKept(id string) error {
+	content, err := m.readContent(id, "cannot be saved")
 	if err == nil && content != "" {
 		err = fmt.Errorf("%q is on it", content)
 	}
 	return err
 }
 
-// working makes a new pod work with a disk, when one is available.
-func (m *mortal) working(uid string) (ids []string) {
+// startWorkingPod makes a new pod work with a disk, when one is available.
+func (m *killableDaemon) startWorkingPod(uid string) (ids []string) {
 	m.t.Helper()
-	m.shows(diskResource, m.disks[0].id(), "Healthy")
+	m.waitShown(diskResource, m.disks[0].id(), "Healthy")
 	p := &pod{uid: uid, resource: diskResource}
-	m.await(func() error { return m.starts(p) })
+	m.await(func() error { return m.startPod(p) })
 	return p.ids
 }
 
-// starts gives a pod a disk and starts a container that works with it. If the pod gets no disk, it is removed.
-func (m *mortal) starts(p *pod) error {
+// startPod gives a pod a disk and starts a container that works with it. If the pod gets no disk, it is removed.
+func (m *killableDaemon) startPod(p *pod) error {
 	m.remember(p)
 	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
 	if err == nil {
 		err = m.kubelet.start(m.t.Context(), p.resource, ids)
-		m.listed(p.uid)
+		m.waitListed(p.uid)
 	}
 	if err != nil {
 		m.release(p)
@@ -134,9 +134,9 @@ func (m *mortal) starts(p *pod) error {
 	return nil
 }
 
-// listed waits until the daemon has seen a pod in the kubelet's list. If a pod ends before that, and its disk was just
+// waitListed waits until the daemon has seen a pod in the kubelet's list. If a pod ends before that, and its disk was just
 // released by another pod, the pod may count as present for a while.
-func (m *mortal) listed(uid string) {
+func (m *killableDaemon) waitListed(uid string) {
 	m.t.Helper()
 	m.await(func() error {
 		if !strings.Contains(m.journal.String(), "pod=default/"+uid+"/main") {
@@ -147,9 +147,9 @@ func (m *mortal) listed(uid string) {
 }
 
 // goesOnWith checks that a pod still has its disks, by starting its next container.
-func (m *mortal) goesOnWith(uid string, ids []string) {
+func (m *killableDaemon) goesOnWith(uid string, ids []string) {
 	m.t.Helper()
-	m.has(uid, ids)
+	m.checkData(uid, ids)
 	m.hardware.end(uid)
 	if err := eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }); err != nil {
 		m.t.Errorf("the next container of %s: %v", uid, err)
@@ -157,8 +157,8 @@ func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.work(uid, ids)
 }
 
-// has checks that a pod's disks contain the data that it has written.
-func (m *mortal) has(uid string, ids []string) {
+// checkData checks that a pod's disks contain the data that it has written.
+func (m *killableDaemon) checkData(uid string, ids []string) {
 	m.t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,11 +169,11 @@ func (m *mortal) has(uid string, ids []string) {
 	}
 }
 
-// refused checks that no container of a new pod starts with a disk, because its later erasure cannot be saved.
-func (m *mortal) refused(uid string) {
+// checkRefused checks that no container of a new pod starts with a disk, because its later erasure cannot be saved.
+func (m *killableDaemon) checkRefused(uid string) {
 	m.t.Helper()
 	m.await(func() error {
-		err := m.starts(&pod{uid: uid, resource: diskResource})
+		err := m.startPod(&pod{uid: uid, resource: diskResource})
 		switch {
 		case err == nil:
 			return fmt.Errorf("%w: a container of %s starts", errNever, uid)

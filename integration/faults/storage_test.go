@@ -159,11 +159,11 @@ func (w *whole) run() (done <-chan error) {
 	return ended
 }
 
-// offered waits until both devices are offered.
-func (w *whole) offered() {
+// waitOffered waits until both devices are offered.
+func (w *whole) waitOffered() {
 	w.t.Helper()
-	w.shows(diskResource, w.disks[0].id(), pluginapi.Healthy)
-	w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
+	w.waitShown(diskResource, w.disks[0].id(), pluginapi.Healthy)
+	w.waitShown(widgetResource, "node-W0-widget", pluginapi.Healthy)
 }
 
 // trouble has functions that make a volume unusable, and usable again.
@@ -185,14 +185,14 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			state := mount(t, filepath.Join(w.dir, "state"))
 			v.spoil(state)
 			w.run()
-			w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
-			if err := eventually(func() error { _, err := w.says(w.disks[0].id(), "the evidence cannot be saved"); return err }); err != nil {
+			w.waitShown(widgetResource, "node-W0-widget", pluginapi.Healthy)
+			if err := eventually(func() error { _, err := w.readContent(w.disks[0].id(), "the evidence cannot be saved"); return err }); err != nil {
 				t.Error(err)
 			}
-			w.tells("state not saved")
+			w.waitReported("state not saved")
 			v.mend(state)
-			w.offered()
-			ids := w.admitted("p1", diskResource)
+			w.waitOffered()
+			ids := w.admitPod("p1", diskResource)
 			v.spoil(state)
 			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "cannot be saved") {
 				t.Errorf("a container starts though nothing can be kept: %v", err)
@@ -201,7 +201,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			if err := eventually(func() error { return w.kubelet.start(t.Context(), diskResource, ids) }); err != nil {
 				t.Error(err)
 			}
-			w.tells("")
+			w.waitReported("")
 			text, err := os.ReadFile(filepath.Join(state.dir, "state.json"))
 			if err != nil || !strings.Contains(string(text), ids[0]) {
 				t.Errorf("kept is %q: %v", text, err)
@@ -213,8 +213,8 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// says returns the content of a disk. It returns an error unless the daemon gives this reason for withholding the disk.
-func (w *whole) says(id, reason string) (content string, err error) {
+// readContent returns the content of a disk. It returns an error unless the daemon gives this reason for withholding the disk.
+func (w *whole) readContent(id, reason string) (content string, err error) {
 	var d api.Device
 	socket := filepath.Join(w.dir, "run", "control.sock")
 	err = api.Client{Socket: socket}.Get(w.t.Context(), "/v1/devices/"+id, &d)
@@ -226,9 +226,9 @@ func (w *whole) says(id, reason string) (content string, err error) {
 	return w.find(id).content, err
 }
 
-// tells waits until the daemon reports that it cannot write the file. With "", it waits until the daemon reports no
+// waitReported waits until the daemon reports that it cannot write the file. With "", it waits until the daemon reports no
 // such file.
-func (w *whole) tells(file string) {
+func (w *whole) waitReported(file string) {
 	w.t.Helper()
 	if err := eventually(func() error {
 		var s api.Status
@@ -253,8 +253,8 @@ func TestRunThatCannotBeWritten(t *testing.T) {
 			w := newWhole(t)
 			v.spoil(mount(t, filepath.Join(w.dir, "run")))
 			w.run()
-			w.offered()
-			w.admitted("p1", diskResource)
+			w.waitOffered()
+			w.admitPod("p1", diskResource)
 			if err := w.end(); err != nil {
 				t.Error(err)
 			}
@@ -277,7 +277,7 @@ func TestSpecsThatCannotBeWritten(t *testing.T) {
 			specs := mount(t, filepath.Join(w.dir, "cdi"))
 			v.spoil(specs)
 			w.run()
-			w.offered()
+			w.waitOffered()
 			admit := func() error {
 				_, answer, err := w.kubelet.allocate(t.Context(), "p2", widgetResource, 1, func([]string) {})
 				if err == nil && len(answer.GetCdiDevices()) != 1 {
@@ -288,14 +288,14 @@ func TestSpecsThatCannotBeWritten(t *testing.T) {
 			if err := admit(); err == nil || errors.Is(err, errNever) {
 				t.Errorf("a pod gets a name that nobody can resolve: %v", err)
 			}
-			w.tells("CDI spec of " + widgetResource + " not written")
-			w.admitted("p1", diskResource)
+			w.waitReported("CDI spec of " + widgetResource + " not written")
+			w.admitPod("p1", diskResource)
 			w.remember(&pod{uid: "p2"})
 			v.mend(specs)
 			if err := eventually(admit); err != nil {
 				t.Error(err)
 			}
-			w.tells("")
+			w.waitReported("")
 			if err := w.end(); err != nil {
 				t.Error(err)
 			}

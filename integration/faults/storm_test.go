@@ -172,7 +172,7 @@ func TestStorm(t *testing.T) {
 	c := newCrowd(t, *devices, 0)
 	w := newWired(t, c, 2<<10)
 	h := newCrowded(t, w, c, 0)
-	h.until(*devices)
+	h.waitHealthy(*devices)
 	sent := 0
 	for round := range 3 { // remove all devices, add them again, and remove every second one
 		var events []udev.Event
@@ -189,9 +189,9 @@ func TestStorm(t *testing.T) {
 	if err := eventually(func() error { return c.half(h.offer()) }); err != nil { // the number alone is not enough, because it may be reached with other devices
 		t.Fatal(err)
 	}
-	h.until(*devices / 2)
+	h.waitHealthy(*devices / 2)
 	overflows := w.Dropped().Overflows
-	t.Logf("%d events, %d overflows, %d lists", sent, overflows, h.kubelet.received())
+	t.Logf("%d events, %d overflows, %d lists", sent, overflows, h.kubelet.countReceived())
 	if overflows == 0 {
 		t.Error("nothing has overflowed: that proves nothing")
 	}
@@ -210,8 +210,8 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// received returns the number of received messages.
-func (k *kubelet) received() int {
+// countReceived returns the number of received messages.
+func (k *kubelet) countReceived() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.lists

@@ -25,12 +25,12 @@ func TestStreamThatIsNeverRead(t *testing.T) {
 	c := newCrowd(t, n, 0)
 	source := newHints(c)
 	h := newCrowded(t, source, c, 0)
-	h.until(n)
+	h.waitHealthy(n)
 	lazy, stop := h.open()
 	defer stop()
 	for round := range changes {
 		source.send(h.toggle(t, round, false))
-		h.until(n - round - 1)
+		h.waitHealthy(n - round - 1)
 	}
 	for read := 1; ; read++ {
 		list, err := lazy.Recv()

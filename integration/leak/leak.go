@@ -27,7 +27,7 @@ func Main(m *testing.M) int {
 	}
 	var left []string
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if left = append(stacks(), opened(before)...); len(left) == 0 {
+		if left = append(stacks(), newDescriptors(before)...); len(left) == 0 {
 			return 0
 		}
 	}
@@ -50,8 +50,8 @@ func descriptors() []string {
 	return all
 }
 
-// opened returns the descriptors that are open now and were not open before.
-func opened(before []string) []string {
+// newDescriptors returns the descriptors that are open now and were not open before.
+func newDescriptors(before []string) []string {
 	var all []string
 	for _, name := range descriptors() {
 		if !slices.Contains(before, name) {

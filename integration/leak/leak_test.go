@@ -35,11 +35,11 @@ func TestOpened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := opened(before); !slices.Equal(got, []string{"open: " + file}) {
+	if got := newDescriptors(before); !slices.Equal(got, []string{"open: " + file}) {
 		t.Errorf("one file is left open, found are %q", got)
 	}
 	f.Close()
-	if got := opened(before); len(got) != 0 {
+	if got := newDescriptors(before); len(got) != 0 {
 		t.Errorf("none is left open, found are %q", got)
 	}
 }

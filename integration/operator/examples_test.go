@@ -60,8 +60,8 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 	}
 }
 
-// prints runs a command and returns its output, 80 columns wide.
-func (n *node) prints(t *testing.T, code int, args ...string) string {
+// runCommand runs a command and returns its output, 80 columns wide.
+func (n *node) runCommand(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	t.Setenv("COLUMNS", "80")
 	text, got, err := n.ctl(t.Context(), args...)
@@ -71,8 +71,8 @@ func (n *node) prints(t *testing.T, code int, args ...string) string {
 	return text
 }
 
-// until runs a command until its output contains a word.
-func (n *node) until(t *testing.T, word string, args ...string) {
+// waitOutput runs a command waitOutput its output contains a word.
+func (n *node) waitOutput(t *testing.T, word string, args ...string) {
 	t.Helper()
 	for limit := time.After(patience); ; {
 		text, _, err := n.ctl(t.Context(), args...)
@@ -87,8 +87,8 @@ func (n *node) until(t *testing.T, word string, args ...string) {
 	}
 }
 
-// started returns a node with a ready daemon and the given resources in its configuration.
-func started(t *testing.T, resources string) *node {
+// startNode returns a node with a ready daemon and the given resources in its configuration.
+func startNode(t *testing.T, resources string) *node {
 	t.Helper()
 	n, err := newNode(programs, gpuServer(), resources)
 	if err != nil {
@@ -134,15 +134,15 @@ func (n *node) pods(t *testing.T) {
 	if _, err := k.Allocate(t.Context(), "metalplug.io/nvme", 1); err != nil {
 		t.Fatal(err)
 	}
-	n.until(t, "shop/db-0", "list")
+	n.waitOutput(t, "shop/db-0", "list")
 }
 
 // TestManPageShowsRealOutput checks that the page of metalplugctl contains the output of the programs for the bundled
 // recording.
 func TestManPageShowsRealOutput(t *testing.T) {
 	lookAtSources(t)
-	n := started(t, "")
-	sick := n.prints(t, exitProblem, "doctor", "--config", "try.toml")
+	n := startNode(t, "")
+	sick := n.runCommand(t, exitProblem, "doctor", "--config", "try.toml")
 	remedy := strings.Index(sick, "->")
 	if remedy < 0 {
 		t.Fatalf("the doctor finds nothing: %s", sick)
@@ -151,23 +151,23 @@ func TestManPageShowsRealOutput(t *testing.T) {
 	n.example(t, "doctor", "metalplugctl doctor", sick[:end]+"...\n")
 
 	n.pods(t)
-	n.example(t, "list", "metalplugctl list", n.prints(t, exitOK, "list"))
-	n.example(t, "status", "metalplugctl status", n.prints(t, exitOK, "status"))
-	n.example(t, "why", "metalplugctl why /dev/nvme0n1", n.prints(t, exitProblem, "why", "/dev/nvme0n1"))
+	n.example(t, "list", "metalplugctl list", n.runCommand(t, exitOK, "list"))
+	n.example(t, "status", "metalplugctl status", n.runCommand(t, exitOK, "status"))
+	n.example(t, "why", "metalplugctl why /dev/nvme0n1", n.runCommand(t, exitProblem, "why", "/dev/nvme0n1"))
 
 	const bad = "[[resource]]\nname  = \"example.org/scratch\"\nclas  = \"nvme\"\nmatch = { ID_MODEL = \"Samsung*\" }\nshares = 0\n"
 	if err := os.WriteFile(n.path("new.toml"), []byte(bad), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.example(t, "check", "metalplugctl check new.toml", n.prints(t, exitProblem, "check", "new.toml"))
-	n.example(t, "events", "metalplugctl events", n.happenings(t))
+	n.example(t, "check", "metalplugctl check new.toml", n.runCommand(t, exitProblem, "check", "new.toml"))
+	n.example(t, "events", "metalplugctl events", n.recordEvents(t))
 
-	configured := started(t, gpus+"exclude = { PCI_SLOT_NAME = \"0000:18:*\" }\n")
-	configured.example(t, "excluded", "metalplugctl why /dev/nvidia2", configured.prints(t, exitProblem, "why", "/dev/nvidia2"))
+	configured := startNode(t, gpus+"exclude = { PCI_SLOT_NAME = \"0000:18:*\" }\n")
+	configured.example(t, "excluded", "metalplugctl why /dev/nvidia2", configured.runCommand(t, exitProblem, "why", "/dev/nvidia2"))
 }
 
-// happenings returns the output of the command events while an adapter is cordoned and a GPU is lost.
-func (n *node) happenings(t *testing.T) string {
+// recordEvents returns the output of the command events while an adapter is cordoned and a GPU is lost.
+func (n *node) recordEvents(t *testing.T) string {
 	t.Helper()
 	t.Setenv("COLUMNS", "80")
 	c := n.command(t.Context(), "events")
@@ -192,9 +192,9 @@ func (n *node) happenings(t *testing.T) string {
 		}
 	}
 	next("listening")
-	n.prints(t, exitOK, "cordon", "infiniband-b8cef60300a12b3c", "--reason", "slow")
+	n.runCommand(t, exitOK, "cordon", "infiniband-b8cef60300a12b3c", "--reason", "slow")
 	next("cordoned")
-	if err := n.plug(without(t, gpuServer(), "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n")); err != nil {
+	if err := n.plug(removeDevice(t, gpuServer(), "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n")); err != nil {
 		t.Fatal(err)
 	}
 	next("gone")
@@ -216,8 +216,8 @@ func (n *node) happenings(t *testing.T) string {
 	return text
 }
 
-// without removes the device whose block begins with the given text from a recording.
-func without(t *testing.T, text, begin string) string {
+// removeDevice removes the device whose block begins with the given text from a recording.
+func removeDevice(t *testing.T, text, begin string) string {
 	t.Helper()
 	at := strings.Index(text, begin)
 	if at < 0 {

@@ -131,7 +131,7 @@ func (f fault) play(ctx context.Context, programs string) (a answer, err error) 
 	return a, err
 }
 
-// named reports whether an answer contains the cause, possibly on several lines, and has the expected exit code.
-func (f fault) named(a answer) bool {
+// checkAnswer reports whether an answer contains the cause, possibly on several lines, and has the expected exit code.
+func (f fault) checkAnswer(a answer) bool {
 	return a.code == f.code && strings.Contains(strings.Join(strings.Fields(a.text), " "), f.cause)
 }

@@ -26,7 +26,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	unnamed, err := show(ctx, os.Stdout, *programs, chosen(flag.Args()))
+	unnamed, err := show(ctx, os.Stdout, *programs, selectFaults(flag.Args()))
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "operator: %v\n", err)
 	}
@@ -36,8 +36,8 @@ func main() {
 	}
 }
 
-// chosen returns the faults whose name contains one of the words, or all without words.
-func chosen(words []string) []fault {
+// selectFaults returns the faults whose name contains one of the words, or all without words.
+func selectFaults(words []string) []fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
 		return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(f.name, word) })
 	})
@@ -53,7 +53,7 @@ func show(ctx context.Context, out io.Writer, programs string, all []fault) (unn
 		}
 		fmt.Fprint(out, a.text)
 		verdict := "=> it is named: "
-		if !f.named(a) {
+		if !f.checkAnswer(a) {
 			verdict = fmt.Sprintf("=> NOT NAMED (exit %d, want %d): ", a.code, f.code)
 			unnamed++
 		}

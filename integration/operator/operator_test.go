@@ -72,7 +72,7 @@ func TestFromNothingToTheCause(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !f.named(a) {
+			if !f.checkAnswer(a) {
 				t.Errorf("%q: exit %d, want %d with %q:\n%s", f.ask, a.code, f.code, f.cause, a.text)
 			}
 		})
@@ -82,8 +82,8 @@ func TestFromNothingToTheCause(t *testing.T) {
 // TestShow checks that show counts and reports causes that are not diagnosed, and returns an error for a fault that cannot
 // be prepared.
 func TestShow(t *testing.T) {
-	stopped := chosen([]string{"the daemon does not run"})
-	if len(stopped) != 1 || len(chosen(nil)) != len(faults) || len(chosen([]string{"nonsense"})) != 0 {
+	stopped := selectFaults([]string{"the daemon does not run"})
+	if len(stopped) != 1 || len(selectFaults(nil)) != len(faults) || len(selectFaults([]string{"nonsense"})) != 0 {
 		t.Fatalf("chosen are %d faults", len(stopped))
 	}
 	elsewhere := stopped[0]
@@ -107,7 +107,7 @@ func TestShow(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := show(t.Context(), &out, t.TempDir(), chosen([]string{"a disk is mounted"})); err == nil || !strings.Contains(err.Error(), "make") {
+	if _, err := show(t.Context(), &out, t.TempDir(), selectFaults([]string{"a disk is mounted"})); err == nil || !strings.Contains(err.Error(), "make") {
 		t.Errorf("without the programs: %v", err)
 	}
 }

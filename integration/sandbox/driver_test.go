@@ -65,9 +65,9 @@ func TestDriver(t *testing.T) {
 			} {
 				m.want(socket, m.sh("stat -c '%a %U %G' "+socket), want)
 			}
-			m.registered()
-			m.claimed()
-			m.restarted()
+			m.checkRegistered()
+			m.checkClaimSocket()
+			m.restartDriver()
 			m.sh("systemctl stop metalplug-dra")
 			m.await("the end of the sockets", func() bool {
 				_, err := m.try("test ! -e " + driverSocket + " && test ! -e " + registrationSocket)
@@ -77,17 +77,17 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// registered checks the answer to the kubelet's first request.
-func (m *machine) registered() {
+// checkRegistered checks the answer to the kubelet's first request.
+func (m *machine) checkRegistered() {
 	info, err := registration.NewRegistrationClient(m.dial(registrationSocket)).GetInfo(m.t.Context(), &registration.InfoRequest{})
 	if err != nil || info.GetName() != "metalplug.io" || info.GetEndpoint() != driverSocket {
 		m.t.Errorf("GetInfo: %v, %v", info, err)
 	}
 }
 
-// claimed checks that the driver's user reaches the socket for claims and no other, and that metalplugd can write CDI specs.
-// In a container, metalplug-holders refuses to inspect processes, so that no claim is prepared.
-func (m *machine) claimed() {
+// checkClaimSocket checks that the driver's user reaches the socket for claims and no other, and that metalplugd can write CDI
+// specs. In a container, metalplug-holders refuses to inspect processes, so that no claim is prepared.
+func (m *machine) checkClaimSocket() {
 	m.sh("runuser -u metalplug-dra -- test -w /run/metalplug/claims.sock")
 	for _, forbidden := range []string{"metalplug-dra -- test -w /run/metalplug/control.sock", "nobody -- test -w /run/metalplug/claims.sock"} {
 		if _, err := m.try("runuser -u " + forbidden); err == nil {
@@ -109,9 +109,9 @@ func (m *machine) claimed() {
 	}
 }
 
-// restarted restarts and kills the driver, and sends a request of the kubelet in between. systemd keeps it until the driver
+// restartDriver restarts and kills the driver, and sends a request of the kubelet in between. systemd keeps it until the driver
 // answers, and the sockets stay.
-func (m *machine) restarted() {
+func (m *machine) restartDriver() {
 	inodes := m.sh("stat -c %i " + driverSocket + " " + registrationSocket)
 	for _, how := range []string{"restart", "kill -s KILL"} {
 		pid := m.sh("systemctl show -P MainPID metalplug-dra")
@@ -134,5 +134,5 @@ func (m *machine) restarted() {
 	if now := m.sh("stat -c %i " + driverSocket + " " + registrationSocket); now != inodes {
 		m.t.Errorf("the sockets were created again: %s, before %s", now, inodes)
 	}
-	m.registered()
+	m.checkRegistered()
 }

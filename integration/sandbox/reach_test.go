@@ -101,7 +101,7 @@ func TestReach(t *testing.T) {
 						inner.sh("systemctl daemon-reload; systemctl enable " + metricsSocket)
 						defer inner.sh("systemctl disable --now " + metricsSocket)
 					}
-					for _, line := range inner.reached(s.unit, s.config) {
+					for _, line := range inner.runProbe(s.unit, s.config) {
 						pattern := match(slices.Concat(model[s.list], more), line)
 						if pattern == "" {
 							t.Errorf("%s reaches what the threat model does not list: %s", s.unit, line)
@@ -121,8 +121,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// reached starts the probe instead of a unit's program and returns its output.
-func (m *machine) reached(unit, config string) []string {
+// runProbe starts the probe instead of a unit's program and returns its output.
+func (m *machine) runProbe(unit, config string) []string {
 	m.t.Helper()
 	m.write("/etc/metalplug/metalplug.toml", config)
 	template := unit

@@ -44,7 +44,7 @@ func TestService(t *testing.T) {
 				{"a path that the sandbox hides", hiddenDirectory},
 				{"a vendor's unit", vendorStep},
 				{"watchdog", watchdog},
-				{"locks of two helpers", locks},
+				{"locks of two helpers", checkLocks},
 				{"the socket of the journal is replaced", replacedJournal},
 			} {
 				t.Run(step.name, func(t *testing.T) {
@@ -178,9 +178,9 @@ func watchdog(m *machine) {
 	m.sh("rm -r /etc/systemd/system/metalplugd.service.d; systemctl daemon-reload; systemctl restart metalplugd")
 }
 
-// locks checks that two instances of metalplug-reset exclude each other. Since systemd 254, a lock in sysfs would not
-// do that.
-func locks(m *machine) {
+// checkLocks checks that two instances of metalplug-reset exclude each other. Since systemd 254, a lock in sysfs would not do
+// that.
+func checkLocks(m *machine) {
 	m.write("/etc/systemd/system/metalplug-reset@.service.d/lock.conf", `[Service]
 ExecStart=
 ExecStart=/bin/sh -c 'exec 9>$RUNTIME_DIRECTORY/8:0; flock -n 9 || exit 7; : >$RUNTIME_DIRECTORY/%i; test %i != first || sleep 1000'

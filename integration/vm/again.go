@@ -48,8 +48,8 @@ func (o *outcome) keep(step, account string) {
 	o.saw = append(o.saw, fmt.Sprintf("=== when %s had failed:\n%s", step, account))
 }
 
-// panicked records a kernel panic if the last console output of a machine shows one.
-func (o *outcome) panicked(t testing.TB, console string) {
+// recordPanic records a kernel panic if the last console output of a machine shows one.
+func (o *outcome) recordPanic(t testing.TB, console string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if strings.Contains(console, "Kernel panic - not syncing") {

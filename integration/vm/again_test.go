@@ -37,7 +37,7 @@ func TestToldAgain(t *testing.T) {
 		})
 	}
 	o := outcome{crashed: make(map[string]bool)}
-	o.panicked(t, "[ 12.3] Kernel panic - not syncing: Fatal exception in interrupt")
+	o.recordPanic(t, "[ 12.3] Kernel panic - not syncing: Fatal exception in interrupt")
 	if !o.crashed[t.Name()] {
 		t.Error("a panic is not seen")
 	}

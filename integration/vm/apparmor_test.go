@@ -99,8 +99,8 @@ func (in *installation) below(profile, script string) (string, bool) {
 	return strings.TrimSpace(r.Stdout + r.Stderr), r.Code == 0
 }
 
-// denies checks that a profile denies the accesses of scripts. Their keys say what they do.
-func (in *installation) denies(t *testing.T, profile string, scripts map[string]string) {
+// checkDenied checks that a profile denies the accesses of scripts. Their keys say what they do.
+func (in *installation) checkDenied(t *testing.T, profile string, scripts map[string]string) {
 	t.Helper()
 	for what, script := range scripts {
 		if said, done := in.below(profile, script); done {
@@ -124,7 +124,7 @@ func takenOver(in *installation, t *testing.T) {
 				t.Errorf("%s does not read %s: %s", profile, path, said)
 			}
 		}
-		in.denies(t, profile, map[string]string{
+		in.checkDenied(t, profile, map[string]string{
 			"read passwords":          readPath("/etc/shadow"),
 			"read a home":             readPath(in.m.Sh("echo ~root")),
 			"read another's memory":   readPath("/proc/1/environ"),

@@ -22,7 +22,7 @@ func erasedAtStart(s *story, t *testing.T) {
 	if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
 		t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
 	}
-	s.ends(t, both)
+	s.endPod(t, both)
 	s.await(t, nvme, int64(len(drives)))
 
 	node = s.left(t, one("leaves-more"))
@@ -33,7 +33,7 @@ func erasedAtStart(s *story, t *testing.T) {
 	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "written by others") {
 		t.Errorf("start with what somebody has written: %v", err)
 	}
-	s.ends(t, both)
+	s.endPod(t, both)
 	s.await(t, nvme, int64(len(drives)-1))
 	if after := s.m.Run("sha256sum", node); after != sum {
 		t.Error("the drive with a host's data was written to")
@@ -49,7 +49,7 @@ func (s *story) left(t *testing.T, pod vm.Pod) (node string) {
 	t.Helper()
 	node = s.run(pod)[0]
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
-	s.ends(t, pod)
+	s.endPod(t, pod)
 	s.m.Eventually("what is left to be known", patience, func() bool {
 		return s.m.Try("grep", "--quiet", `"fingerprint":`, "/var/lib/metalplug/state.json").Code == 0
 	})

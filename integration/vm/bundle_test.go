@@ -102,9 +102,9 @@ func madeOfNeighbours(s *story, t *testing.T) {
 // pairPod is a pod with one bundle.
 var pairPod = vm.Pod{UID: "trains", Limits: map[string]int64{pair: 1}}
 
-// offered waits for this number of bundles. It waits long enough for two erasures, which take minutes in an emulated
+// waitOffered waits for this number of bundles. It waits long enough for two erasures, which take minutes in an emulated
 // machine.
-func (s *story) offered(bundles int64) {
+func (s *story) waitOffered(bundles int64) {
 	s.m.Eventually("the bundles to be offered", slowNode, func() bool { return s.allocatable(pair) == bundles })
 }
 
@@ -131,7 +131,7 @@ func pairErased(s *story, t *testing.T) {
 	if _, err := s.kubelet.AwaitAllocatable(from, pair, 1, patience); err != nil {
 		t.Errorf("the bundle was not withheld: %v", err)
 	}
-	s.offered(2)
+	s.waitOffered(2)
 	log, _ = s.journal(cursor)
 	for _, how := range []string{"discarded 67108864 bytes", "wrote zeroes over 67108864 bytes"} {
 		if !strings.Contains(log, how) {
@@ -148,9 +148,9 @@ func pairErased(s *story, t *testing.T) {
 func pairBroken(s *story, t *testing.T) {
 	before := s.healthy(pair)
 	s.m.Unplug(atSwitches[0])
-	s.offered(1)
+	s.waitOffered(1)
 	s.m.Plug(atSwitches[0])
-	s.offered(2)
+	s.waitOffered(2)
 	if after := s.healthy(pair); !slices.Equal(before, after) {
 		t.Errorf("the bundles were %v and are %v", before, after)
 	}
@@ -161,7 +161,7 @@ func pairReboots(s *story, t *testing.T) {
 	before := s.healthy(pair)
 	moved := []vm.Drive{atSwitches[0], atSwitches[1]}
 	s.m.Unplug(moved...)
-	s.offered(1)
+	s.waitOffered(1)
 	moved[0].Slot, moved[1].Slot = moved[1].Slot, moved[0].Slot
 	s.m.Plug(moved...)
 	s.m.Reboot()

@@ -13,14 +13,14 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// locked returns a shell command that runs with a lock on the disks, so that udevd notices the end of the command. See
+// lockDisks returns a shell command that runs with a lock on the disks, so that udevd notices the end of the command. See
 // inUse.
-func locked(command string, nodes ...string) string {
+func lockDisks(command string, nodes ...string) string {
 	return "udevadm lock --device " + strings.Join(nodes, " --device ") + " " + command
 }
 
-// taken uses drives on the host with a command, and waits until they are no longer offered.
-func (s *story) taken(t *testing.T, name, command string, nodes ...string) {
+// useDrives uses drives on the host with a command, and waits until they are no longer offered.
+func (s *story) useDrives(t *testing.T, name, command string, nodes ...string) {
 	t.Helper()
 	s.expect(t, change{
 		name: name, act: func() { s.m.Sh(command) }, resource: nvme, by: -int64(len(nodes)),
@@ -36,7 +36,7 @@ func (s *story) blank(t *testing.T, name string, nodes ...string) {
 		act: func() {
 			s.m.Run("udevadm", "settle")
 			for _, n := range nodes {
-				s.m.Sh(locked("blkdiscard --zeroout "+n, n))
+				s.m.Sh(lockDisks("blkdiscard --zeroout "+n, n))
 			}
 		},
 		action: "change", device: always(path.Base(nodes[len(nodes)-1])),
@@ -57,12 +57,12 @@ func raid(s *story, t *testing.T) {
 	// Otherwise mdadm's udev rules would assemble the array again as soon as it is stopped.
 	s.m.Write("/etc/mdadm/mdadm.conf", "AUTO -all\n")
 	create := "mdadm --create /dev/md0 --quiet --run --level=1 --metadata=1.2 --raid-devices=2 " + strings.Join(nodes, " ")
-	s.taken(t, "md RAID1", locked(create, nodes...), nodes...)
+	s.useDrives(t, "md RAID1", lockDisks(create, nodes...), nodes...)
 	for _, n := range nodes {
 		s.because(t, path.Base(n), path.Base(n)+" is part of md0")
 	}
 	for _, n := range nodes {
-		s.stays(t, n, "[ ! -e /sys/block/md0 ] || mdadm --stop --quiet /dev/md0", "linux_raid_member")
+		s.checkStaysInUse(t, n, "[ ! -e /sys/block/md0 ] || mdadm --stop --quiet /dev/md0", "linux_raid_member")
 	}
 	s.blank(t, "md RAID1", nodes...)
 }
@@ -70,9 +70,9 @@ func raid(s *story, t *testing.T) {
 // volume checks a volume group without an active volume, so that no device is open.
 func volume(s *story, t *testing.T) {
 	n := s.members()[0]
-	s.taken(t, "LVM physical volume", locked("pvcreate --quiet "+n, n), n)
-	s.stays(t, n, "vgcreate --quiet vg "+n+"; lvcreate --quiet --setautoactivation n -L 8M -n lv vg", " is part of dm-")
-	s.stays(t, n, "vgchange --quiet --activate n vg", "udev found ID_FS_TYPE=LVM2_member")
+	s.useDrives(t, "LVM physical volume", lockDisks("pvcreate --quiet "+n, n), n)
+	s.checkStaysInUse(t, n, "vgcreate --quiet vg "+n+"; lvcreate --quiet --setautoactivation n -L 8M -n lv vg", " is part of dm-")
+	s.checkStaysInUse(t, n, "vgchange --quiet --activate n vg", "udev found ID_FS_TYPE=LVM2_member")
 	s.m.Sh("vgremove --quiet --force vg")
 	s.blank(t, "LVM", n)
 }
@@ -80,19 +80,19 @@ func volume(s *story, t *testing.T) {
 func crypt(s *story, t *testing.T) {
 	n := s.members()[0]
 	format := "sh -c 'echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 " + n + " -'"
-	s.taken(t, "LUKS, closed", locked(format, n), n)
-	s.stays(t, n, "echo secret | cryptsetup open --key-file - "+n+" secret", " is part of dm-")
-	s.stays(t, n, "cryptsetup close secret", "ID_FS_TYPE=crypto_LUKS")
+	s.useDrives(t, "LUKS, closed", lockDisks(format, n), n)
+	s.checkStaysInUse(t, n, "echo secret | cryptsetup open --key-file - "+n+" secret", " is part of dm-")
+	s.checkStaysInUse(t, n, "cryptsetup close secret", "ID_FS_TYPE=crypto_LUKS")
 	s.blank(t, "LUKS", n)
 }
 
 func cache(s *story, t *testing.T) {
 	n := s.members()[0]
 	s.m.Run("modprobe", "bcache")
-	s.taken(t, "bcache", locked("make-bcache --bdev "+n, n), n)
+	s.useDrives(t, "bcache", lockDisks("make-bcache --bdev "+n, n), n)
 	s.because(t, path.Base(n), " is part of bcache0")
 	stop := "echo 1 > /sys/block/bcache0/bcache/stop; while [ -e " + block(n) + "/bcache ]; do sleep 0.1; done"
-	s.stays(t, n, stop, "ID_FS_TYPE=bcache")
+	s.checkStaysInUse(t, n, stop, "ID_FS_TYPE=bcache")
 	s.blank(t, "bcache", n)
 }
 

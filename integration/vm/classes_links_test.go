@@ -36,7 +36,7 @@ func rdmaRenamed(s *story, t *testing.T) {
 		t.Errorf("after it was renamed, healthy devices were %v and are %v", before, after)
 	}
 	s.onlyAllocatable(t, from, fabric, 1)
-	s.gets(t, fabric, "/dev/infiniband/rdma_cm", "/dev/infiniband/umad0", "/dev/infiniband/uverbs0")
+	s.startPod(t, fabric, "/dev/infiniband/rdma_cm", "/dev/infiniband/umad0", "/dev/infiniband/uverbs0")
 	namespaces(s, t)
 	s.expect(t, change{
 		name: "rdma link del", act: func() { s.m.Run("rdma", "link", "del", "roce7") }, resource: fabric, by: -1,
@@ -81,9 +81,9 @@ func withoutLink(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, render, 1)
 }
 
-// opens starts a systemd scope with the given device properties. A shell in the scope tries to open the render node each
+// startScope starts a systemd scope with the given device properties. A shell in the scope tries to open the render node each
 // time ask is called.
-func (s *story) opens(properties ...string) (ask func(t *testing.T, when string, want bool), end func()) {
+func (s *story) startScope(properties ...string) (ask func(t *testing.T, when string, want bool), end func()) {
 	argv := []string{"systemd-run", "--scope", "--quiet", "--property=DevicePolicy=closed"}
 	argv = append(append(argv, properties...), "sh", "-c",
 		"echo ready; while read -r line; do (exec 3<>"+renderNode+") 2>/dev/null && echo $line yes || echo $line no; done")
@@ -105,9 +105,9 @@ func (s *story) opens(properties ...string) (ask func(t *testing.T, when string,
 // daemonReload checks that a container's scope keeps its device while the link exists, and that a scope without the
 // link never gets it.
 func daemonReload(s *story, t *testing.T) {
-	with, end := s.opens("--property=DeviceAllow=" + renderLink + " rw")
+	with, end := s.startScope("--property=DeviceAllow=" + renderLink + " rw")
 	defer end()
-	without, end := s.opens()
+	without, end := s.startScope()
 	defer end()
 	for _, when := range []string{"before", "after"} {
 		with(t, when, true)
@@ -133,7 +133,7 @@ func shippedRules(s *story, t *testing.T) {
 		act:    func() { s.m.Run("udevadm", "trigger", "--action", "change", "--subsystem-match", "nvme-generic") },
 		action: "change", device: always(strings.TrimPrefix(generic, "/dev/")),
 	})
-	s.gets(t, both, generic, node)
+	s.startPod(t, both, generic, node)
 	nvidiaLinks(s, t)
 }
 

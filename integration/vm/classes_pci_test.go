@@ -59,8 +59,8 @@ func (s *story) rebind(function string) {
 	s.m.Sh("cd $(realpath " + function + "/driver); echo " + address + " > unbind; echo " + address + " > bind")
 }
 
-// unrecovered uses a virtio driver, because virtio drivers do not handle errors.
-func unrecovered(s *story, t *testing.T) {
+// testUnrecovered uses a virtio driver, because virtio drivers do not handle errors.
+func testUnrecovered(s *story, t *testing.T) {
 	const name = "renderD128"
 	function := s.function("/sys/class/drm/renderD128")
 	// Current kernels report this error for the function. Older kernels report it for the bridge.
@@ -77,10 +77,10 @@ func unrecovered(s *story, t *testing.T) {
 	s.because(t, name, "")
 }
 
-// recovered uses e1000e, because this driver handles errors. The clock on its card stays usable, and the operator gets a
+// testRecovered uses e1000e, because this driver handles errors. The clock on its card stays usable, and the operator gets a
 // warning. QEMU 7.2 cannot signal this error. Its e1000e lacks the enable bits (Device Control reads 0 after any write). Its
 // virtio devices have these bits, but their drivers do not handle errors.
-func recovered(s *story, t *testing.T) {
+func testRecovered(s *story, t *testing.T) {
 	const name = "ptp0"
 	s.inject(t, s.function("/sys/class/ptp/ptp0"), poisoned)
 	s.because(t, name, "1 or more nonfatal PCIe errors (aer_dev_nonfatal)")

@@ -99,7 +99,7 @@ func TestClasses(t *testing.T) {
 		name string
 		run  func(*story, *testing.T)
 	}{
-		{"displays are no GPUs", displays},
+		{"displays are no GPUs", testDisplays},
 		{"md keeps its members, running and stopped", raid},
 		{"LVM keeps a volume that is not active", volume},
 		{"dm-crypt keeps what it opens", crypt},
@@ -108,8 +108,8 @@ func TestClasses(t *testing.T) {
 		{"a drive stands still", standstill},
 		{"a namespace over a fabric", loopNamespace},
 		{"a SCSI disk is erased between two pods", scsi},
-		{"a PCIe error that no driver recovers from", unrecovered},
-		{"a PCIe error that the driver recovers from", recovered},
+		{"a PCIe error that no driver recovers from", testUnrecovered},
+		{"a PCIe error that the driver recovers from", testRecovered},
 		{"a fatal PCIe error", fatal},
 		{"an FPGA's port", fpgaPort},
 		{"an RDMA device is renamed", rdmaRenamed},
@@ -133,8 +133,8 @@ func startClasses(s *story, t *testing.T) {
 	}
 }
 
-// displays checks that QEMU's display adapters are listed, with the reason why they are not GPUs.
-func displays(s *story, t *testing.T) {
+// testDisplays checks that QEMU's display adapters are listed, with the reason why they are not GPUs.
+func testDisplays(s *story, t *testing.T) {
 	for device, driver := range map[string]string{"0x12340x1111": "bochs-drm", "0x1af40x1050": "virtio-pci"} {
 		s.because(t, path.Base(s.pciFunction(device[:6], device[6:])), "a display adapter with driver "+driver+", not a GPU")
 	}
@@ -191,9 +191,9 @@ func (s *story) because(t *testing.T, name, reason string) (d shown) {
 	return d
 }
 
-// stays runs the command act, after which the host still uses a drive. It waits for the reason in the daemon's list, and
-// checks that the drive is not offered in between.
-func (s *story) stays(t *testing.T, node, act, reason string) {
+// checkStaysInUse runs the command act, after which the host still uses a drive. It waits for the reason in the daemon's list,
+// and checks that the drive is not offered in between.
+func (s *story) checkStaysInUse(t *testing.T, node, act, reason string) {
 	t.Helper()
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
 	s.m.Sh(act)

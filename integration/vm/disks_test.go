@@ -28,13 +28,13 @@ const mib = 1 << 20
 func TestDisks(t *testing.T) {
 	playTurnover(t, []act{
 		{"one block of data keeps a disk", oneBlock},
-		{"an operator adopts a disk", adopted},
+		{"an operator adopts a disk", testAdopted},
 		{"a disk that was read once is not read again", readOnce},
 		{"a pulled disk comes back with other data", otherData},
 		{"another disk with the same identity meets a stuck helper", twin},
 		{"a drive that keeps what is discarded", keepsDiscarded},
 		{"a drive comes back under another number", otherNumber},
-		{"an export by any name", exported},
+		{"an export by any name", exportDisk},
 	})
 }
 
@@ -151,8 +151,8 @@ func oneBlock(s *story, t *testing.T) {
 	}
 }
 
-// adopted checks that a disk with data is erased and offered only after the operator's command.
-func adopted(s *story, t *testing.T) {
+// testAdopted checks that a disk with data is erased and offered only after the operator's command.
+func testAdopted(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
 	id := s.shown(t, path.Base(s.m.Namespaces()[d.Serial])).ID
@@ -327,8 +327,8 @@ func otherNumber(s *story, t *testing.T) {
 	s.await(t, nvme, count)
 }
 
-// exported makes a storage target open a disk under different names. metalplug must recognise the disk under each name.
-func exported(s *story, t *testing.T) {
+// exportDisk makes a storage target open a disk under different names. metalplug must recognise the disk under each name.
+func exportDisk(s *story, t *testing.T) {
 	n := s.m.Namespaces()[drives[0].Serial]
 	before := s.allocatable(nvme)
 	s.m.Sh(`modprobe nvmet; mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config

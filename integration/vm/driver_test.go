@@ -225,7 +225,7 @@ func driverTakenOver(in *installation, t *testing.T) {
 	if said, done := in.below("metalplug-dra", readPath("/etc/nsswitch.conf")); !done {
 		t.Errorf("it does not read /etc/nsswitch.conf: %s", said)
 	}
-	in.denies(t, "metalplug-dra", map[string]string{
+	in.checkDenied(t, "metalplug-dra", map[string]string{
 		"read passwords":         readPath("/etc/shadow"),
 		"read the kubeconfig":    readPath("/etc/kubernetes/kubelet.conf"),
 		"write the kubelet's":    writePath("/var/lib/kubelet/kubeadm-flags.env"),

@@ -22,8 +22,8 @@ const enforcing = "selinux=1 security=selinux enforcing=1 " + everyDenial
 // default, the kernel drops lines after the first ten in 5 s.
 const everyDenial = "audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
-// labels checks that the daemon runs in its domain, and that its files and sockets have its labels.
-func labels(in *installation, t *testing.T) {
+// testLabels checks that the daemon runs in its domain, and that its files and sockets have its labels.
+func testLabels(in *installation, t *testing.T) {
 	if got := in.m.Sh("tr -d '\\0' </proc/" + in.pid() + "/attr/current"); got != "system_u:system_r:metalplugd_t:s0" {
 		t.Errorf("metalplugd runs as %s", got)
 	}
@@ -52,10 +52,10 @@ func labels(in *installation, t *testing.T) {
 	}
 }
 
-// unlabelled creates two unlabelled files, which exist until the reboot. One is the file of a loop device, and
-// metalplug-reset checks loop devices before each erasure. The other is a directory in an unlabelled file system. A process
-// has this directory open, so metalplug-holders inspects it at each start of a container.
-func unlabelled(in *installation, t *testing.T) {
+// createUnlabelled creates two unlabelled files, which exist until the reboot. One is the file of a loop device, and
+// metalplug-reset checks loop devices before each erasure. The other is a directory in an unlabelled file system. A process has
+// this directory open, so metalplug-holders inspects it at each start of a container.
+func createUnlabelled(in *installation, t *testing.T) {
 	// The policy does not cover the test's own programs.
 	in.m.Sh(`trap 'setenforce 1' EXIT
 		setenforce 0
@@ -76,9 +76,9 @@ func unlabelled(in *installation, t *testing.T) {
 	}
 }
 
-// rebooted checks that the service runs with the same drives after a boot. During the boot, process 1 loads the policy
+// testReboot checks that the service runs with the same drives after a boot. During the boot, process 1 loads the policy
 // module. Because of [startedByEvent], the appearance of a drive starts the service, perhaps after the end of the boot.
-func rebooted(in *installation, t *testing.T) {
+func testReboot(in *installation, t *testing.T) {
 	ids := in.healthy(nvme)
 	in.m.Reboot()
 	if mode := in.m.Run("getenforce"); mode != "Enforcing" {

@@ -28,11 +28,11 @@ func erasedBy(scrub string) func(*installation, *testing.T) {
 		first := one("writes-before-" + scrub)
 		_, cursor := in.journal("")
 		node := in.runAndReset(t, first)[0]
-		in.helped(t, cursor, "metalplug-holders", "metalplug-reset")
+		in.checkHelpers(t, cursor, "metalplug-holders", "metalplug-reset")
 		in.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=14 conv=fsync status=none")
 		_, cursor = in.journal("")
-		in.free(t, first)
-		in.helped(t, cursor, "metalplug-reset")
+		in.endAndErase(t, first)
+		in.checkHelpers(t, cursor, "metalplug-reset")
 		log, _ := in.journal(cursor)
 		t.Log(strings.TrimSpace(erasure(log)))
 		if !strings.Contains(erasure(log), scrub) {
@@ -57,7 +57,7 @@ func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	t.Helper()
 	in.kubelet.AdmitPod(pod)
 	for try := 1; ; try++ {
-		before, began := in.resets(), in.now(t)
+		before, began := in.countResets(), in.now(t)
 		nodes, _, err := in.kubelet.StartPod(pod)
 		if err != nil && try < startTries && strings.Contains(err.Error(), "deadline exceeded") {
 			continue
@@ -66,7 +66,7 @@ func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 			t.Fatal(err)
 		}
 		in.note("start of "+pod.UID, fmt.Sprintf("try %d to its end", try), in.now(t).Sub(began))
-		if n := in.resets() - before; n < len(nodes) || try == 1 && n > len(nodes) {
+		if n := in.countResets() - before; n < len(nodes) || try == 1 && n > len(nodes) {
 			t.Errorf("try %d: %d controllers came up, not %d", try, n, len(nodes))
 		}
 		for i, n := range nodes {
@@ -76,8 +76,8 @@ func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	}
 }
 
-// helped checks that systemd has started an instance of each of these helpers since a cursor of the journal.
-func (in *installation) helped(t *testing.T, cursor string, helpers ...string) {
+// checkHelpers checks that systemd has started an instance of each of these helpers since a cursor of the journal.
+func (in *installation) checkHelpers(t *testing.T, cursor string, helpers ...string) {
 	t.Helper()
 	for _, helper := range helpers {
 		log := in.m.Try("journalctl", "--no-pager", "--output", "cat", "--after-cursor", cursor, "--unit", helper+"@*").Stdout

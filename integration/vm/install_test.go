@@ -53,8 +53,8 @@ func (in *installation) tell(t *testing.T, steps []step) {
 	}
 }
 
-// installable boots a machine with a kubelet and SELinux, on which the packages are not installed yet.
-func installable(t *testing.T) *installation {
+// bootInstallable boots a machine with a kubelet and SELinux, on which the packages are not installed yet.
+func bootInstallable(t *testing.T) *installation {
 	in := &installation{debs: vm.Packages(t)}
 	o := vm.Options{Kernel: enforcing, Unhurried: true, BootTimeout: 10 * time.Minute}
 	for _, d := range drives {
@@ -70,7 +70,7 @@ func installable(t *testing.T) *installation {
 // TestInstall tests the life of the package on a node, with its units and with SELinux enforcing. [TestKubelet] runs
 // without SELinux.
 func TestInstall(t *testing.T) {
-	in := installable(t)
+	in := bootInstallable(t)
 	// With its usual name, Debian's policy runs the program in a domain that cannot read the journal.
 	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
 	t.Cleanup(func() {
@@ -81,8 +81,8 @@ func TestInstall(t *testing.T) {
 	})
 	in.tell(t, []step{
 		{"install", install},
-		{"an unlabelled file system on a loop device", unlabelled},
-		{"labels", labels},
+		{"an unlabelled file system on a loop device", createUnlabelled},
+		{"labels", testLabels},
 		{"without rights", withoutRights},
 		{"exposure", exposure},
 		{"zero", erasedBy("zero")},
@@ -90,24 +90,24 @@ func TestInstall(t *testing.T) {
 		{"discard", erasedBy("discard")},
 		{"helpers", helpersRights},
 		{"busy", busyRefused},
-		{"ask", asked},
-		{"metrics", scraped},
+		{"ask", testCommands},
+		{"metrics", testScrape},
 		{"at rest", atRestCosts},
-		{"hotplug", hotplugged},
+		{"hotplug", testHotplug},
 		{"bad configuration", badReload},
-		{"killed", killed},
-		{"stopped", stopped},
+		{"killed", testKilled},
+		{"stopped", testStopped},
 		{"events wait", eventsWait},
 		{"no start", neverStarts},
 		{"state cannot be written", stateReadOnly},
-		{"upgrade", upgraded},
+		{"upgrade", testUpgrade},
 		{"started by an event", startedByEvent},
 		{"denials", noDenials}, // checked before the reboot, which discards the kernel's log
-		{"reboot", rebooted},
-		{"labels after the reboot", labels},
+		{"reboot", testReboot},
+		{"labels after the reboot", testLabels},
 		{"denials after the reboot", noDenials},
 		{"a denial is seen", canary},
-		{"remove and purge", purged},
+		{"remove and purge", testPurge},
 	})
 }
 
@@ -241,7 +241,7 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	pod := one("watched")
 	in.run(pod)
 	watch.Stop() // stop the script now, because it keeps the machine busy
-	in.free(t, pod)
+	in.endAndErase(t, pod)
 	var seen []string
 	for _, l := range watch.Lines(0) {
 		seen = append(seen, l.Text)
@@ -271,8 +271,8 @@ func busyRefused(in *installation, t *testing.T) {
 	heldByHost(in.story, t)
 }
 
-// asked checks the output of the commands that an administrator uses.
-func asked(in *installation, t *testing.T) {
+// testCommands checks the output of the commands that an administrator uses.
+func testCommands(in *installation, t *testing.T) {
 	list := in.m.Run("metalplugctl", "list")
 	t.Logf("metalplugctl list:\n%s", list)
 	for _, id := range in.healthy(nvme) {
@@ -285,8 +285,8 @@ func asked(in *installation, t *testing.T) {
 	}
 }
 
-// hotplugged checks that udevd's events reach the daemon through systemd's socket.
-func hotplugged(in *installation, t *testing.T) {
+// testHotplug checks that udevd's events reach the daemon through systemd's socket.
+func testHotplug(in *installation, t *testing.T) {
 	before := int64(len(in.healthy(nvme)))
 	in.m.Plug(plugged[0])
 	in.await(t, nvme, before+1)

@@ -127,7 +127,7 @@ func start(s *story, t *testing.T) {
 func bootDisk(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "takes-all", Limits: map[string]int64{nvme: s.allocatable(nvme)}}
 	real := s.run(pod)
-	defer s.ends(t, pod)
+	defer s.endPod(t, pod)
 	all := s.m.Namespaces()
 	for _, name := range []string{"ATBOOT", "HEADS", "HEADS/2"} {
 		if !slices.Contains(real, all[name]) {
@@ -161,7 +161,7 @@ func renderNodes(s *story, t *testing.T) {
 			t.Errorf("after %s: %d of %s offered", c.name, n, gpu)
 		}
 	}
-	s.gets(t, render, "/dev/dri/renderD128")
+	s.startPod(t, render, "/dev/dri/renderD128")
 }
 
 // rdma adds a soft RoCE device, switches its link off and on, and removes the device. The kernel sends no uevent for a
@@ -174,7 +174,7 @@ func rdma(s *story, t *testing.T) {
 	linkState(s, t)
 	s.expect(t, change{name: "rdma link del", act: remove, resource: fabric, by: -1, action: "remove", device: always("rxe0")})
 	s.expect(t, change{name: "rdma link add", act: add, resource: fabric, by: 1, action: "add", device: always("rxe0")})
-	s.gets(t, fabric, "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
+	s.startPod(t, fabric, "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
 	s.expect(t, change{name: "rdma link del", act: remove, resource: fabric, by: -1, action: "remove", device: always("rxe0")})
 }
 

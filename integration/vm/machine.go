@@ -91,7 +91,7 @@ func Boot(t *testing.T, o Options) *Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.booted(began.Add(o.BootTimeout)); err != nil {
+	if err := m.waitBooted(began.Add(o.BootTimeout)); err != nil {
 		t.Fatalf("boot: %v", err)
 	}
 	t.Logf("machine booted in %v", time.Since(began).Round(100*time.Millisecond))
@@ -248,8 +248,8 @@ func (m *Machine) arguments(img string, o Options) ([]string, error) {
 	return args, nil
 }
 
-// booted waits for the agent, for systemd and for udevd.
-func (m *Machine) booted(deadline time.Time) error {
+// waitBooted waits for the agent, for systemd and for udevd.
+func (m *Machine) waitBooted(deadline time.Time) error {
 	up := make(chan error, 1)
 	go func() {
 		r, err := m.guest.run(nil, time.Until(deadline), "systemctl", "is-system-running", "--wait")
@@ -277,7 +277,7 @@ func (m *Machine) end() {
 		return
 	}
 	if m.t.Failed() {
-		told.panicked(m.t, m.tail("console", 200))
+		told.recordPanic(m.t, m.tail("console", 200))
 		m.t.Logf("QEMU:\n%s", m.tail("qemu.log", 20))
 		m.t.Logf("console:\n%s", m.tail("console", 60))
 		m.stay()

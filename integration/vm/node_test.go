@@ -106,14 +106,14 @@ func mountedLate(in *installation, t *testing.T) {
 func firstOutput(in *installation, t *testing.T) {
 	began := in.now(t)
 	in.m.Run("systemctl", "start", "kubelet")
-	in.registered(1)
+	in.waitRegistered(1)
 	// Wait for the drives, because the kubelet permanently rejects a static pod that comes before its devices. A disk is
 	// read in full before it is offered.
 	in.m.Eventually("the drives to be offered", slowNode, func() bool {
 		return strings.Count(in.devices(), "Healthy") == len(drives)
 	})
 	in.m.StaticPod("writer", nvme, 1, writer)
-	in.says(t, "writer", 0, "[]")
+	in.waitPrinted(t, "writer", 0, "[]")
 	in.note("systemctl start kubelet", "to the output of a pod", in.now(t).Sub(began))
 	if list := in.devices(); strings.Count(list, "default/writer-metalplug") != 1 {
 		t.Errorf("nobody can see who has the drive:\n%s", list)
@@ -123,17 +123,17 @@ func firstOutput(in *installation, t *testing.T) {
 // devices returns the operator's view of the devices. It ignores the exit code, which may report an unhealthy device.
 func (in *installation) devices() string { return in.m.Try("metalplugctl", "list").Stdout }
 
-// registered waits until the drives have been registered with the kubelet this number of times.
-func (in *installation) registered(times int) {
+// waitRegistered waits until the drives have been registered with the kubelet this number of times.
+func (in *installation) waitRegistered(times int) {
 	in.m.Eventually("the drives to be registered", slowNode, func() bool {
 		log, _ := in.journal("")
 		return strings.Count(log, "endpoint registered resource="+nvme) == times
 	})
 }
 
-// says waits until a pod's container, after the given number of restarts, has printed the content of its drive and
+// waitPrinted waits until a pod's container, after the given number of restarts, has printed the content of its drive and
 // written to it.
-func (in *installation) says(t *testing.T, pod string, restarts int, found string) {
+func (in *installation) waitPrinted(t *testing.T, pod string, restarts int, found string) {
 	t.Helper()
 	var log string
 	in.m.Eventually("the pod's output", slowNode, func() bool {
@@ -155,7 +155,7 @@ func (in *installation) process() string {
 func kubeletRestarts(in *installation, t *testing.T) {
 	before := in.process()
 	in.m.Run("systemctl", "restart", "kubelet")
-	in.registered(2)
+	in.waitRegistered(2)
 	in.m.Eventually("the pod to have its drive", slowNode, func() bool {
 		return strings.Contains(in.devices(), "default/writer-metalplug")
 	})
@@ -167,11 +167,11 @@ func kubeletRestarts(in *installation, t *testing.T) {
 // containerCrashes checks that the next container of the pod has the same drive with its data.
 func containerCrashes(in *installation, t *testing.T) {
 	in.m.Run("kill", "-KILL", in.process())
-	in.says(t, "writer", 1, "[precious]")
+	in.waitPrinted(t, "writer", 1, "[precious]")
 }
 
-// held returns the drive that a pod has. It waits until the daemon has queried the kubelet and knows this.
-func (in *installation) held(pod string) (held vm.Drive) {
+// heldDrive returns the drive that a pod has. It waits until the daemon has queried the kubelet and knows this.
+func (in *installation) heldDrive(pod string) (held vm.Drive) {
 	in.m.Eventually("the pod to have a drive", patience, func() bool {
 		for line := range strings.Lines(in.devices()) {
 			for _, d := range drives {
@@ -188,17 +188,17 @@ func (in *installation) held(pod string) (held vm.Drive) {
 
 // nodeReboots checks that everything starts again, and that the pod has its drive.
 func nodeReboots(in *installation, t *testing.T) {
-	d := in.held("writer")
+	d := in.heldDrive("writer")
 	in.m.Reboot()
-	in.says(t, "writer", 2, "[precious]")
-	if after := in.held("writer"); after != d {
+	in.waitPrinted(t, "writer", 2, "[precious]")
+	if after := in.heldDrive("writer"); after != d {
 		t.Errorf("the pod had %s and has %s", d.Serial, after.Serial)
 	}
 }
 
 // podGoes checks that the pod's drive is erased.
 func podGoes(in *installation, t *testing.T) {
-	d := in.held("writer")
+	d := in.heldDrive("writer")
 	_, cursor := in.journal("")
 	in.m.RemoveStaticPod("writer")
 	in.m.Eventually("the drive to be erased", slowNode, func() bool {
@@ -218,8 +218,8 @@ func podGoes(in *installation, t *testing.T) {
 // another node may have used the drive.
 func unpluggedUnderPod(in *installation, t *testing.T) {
 	in.m.StaticPod("second", nvme, 1, writer)
-	in.says(t, "second", 0, "[]")
-	before, d := in.process(), in.held("second")
+	in.waitPrinted(t, "second", 0, "[]")
+	before, d := in.process(), in.heldDrive("second")
 	in.m.Unplug(d)
 	in.m.Eventually("the drive to be unhealthy", patience, func() bool {
 		return strings.Contains(in.devices(), "Unhealthy")
@@ -232,7 +232,7 @@ func unpluggedUnderPod(in *installation, t *testing.T) {
 		t.Errorf("the container's process was %s and is %s", before, after)
 	}
 	in.m.Run("kill", "-KILL", in.process())
-	in.says(t, "second", 1, "[precious]")
+	in.waitPrinted(t, "second", 1, "[precious]")
 	in.m.RemoveStaticPod("second")
 	in.m.Eventually("the drive to be kept", slowNode, func() bool {
 		return strings.Contains(in.devices(), "unproven: ")

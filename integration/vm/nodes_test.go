@@ -90,7 +90,7 @@ func genericLink(s *story, t *testing.T) {
 	if _, err := s.kubelet.AwaitAllocatable(from, nvme, 1, patience); err != nil {
 		t.Fatal(err)
 	}
-	s.gets(t, nvme, generic, disk)
+	s.startPod(t, nvme, generic, disk)
 }
 
 func setOfNodes(s *story, t *testing.T) {

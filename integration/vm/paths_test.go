@@ -32,7 +32,7 @@ func offeredOnce(s *story, t *testing.T) {
 	if ways := strings.Fields(s.m.Sh("ls -d /sys/class/nvme/nvme*/nvme*c*n1 | xargs -n 1 basename")); len(ways) != 2 {
 		t.Fatalf("the drive has the ways %v", ways)
 	}
-	s.gets(t, nvme, s.m.Namespaces()[twoWays.Serial])
+	s.startPod(t, nvme, s.m.Namespaces()[twoWays.Serial])
 }
 
 // oneWayGoes checks that a pod does not notice the loss of one path.
@@ -48,7 +48,7 @@ func oneWayGoes(s *story, t *testing.T) {
 	if after := s.healthy(nvme); !slices.Equal(before, after) {
 		t.Errorf("the device was %v and is %v", before, after)
 	}
-	s.gets(t, nvme, s.m.Namespaces()[twoWays.Serial])
+	s.startPod(t, nvme, s.m.Namespaces()[twoWays.Serial])
 }
 
 func otherWayGoes(s *story, t *testing.T) {

@@ -24,7 +24,7 @@ func (m *Machine) Reboot() {
 		return id != "" && id != before
 	})
 	m.guest.forget(errors.New("the machine was rebooted"))
-	if err := m.booted(time.Now().Add(m.boot)); err != nil {
+	if err := m.waitBooted(time.Now().Add(m.boot)); err != nil {
 		m.t.Fatalf("reboot: %v", err)
 	}
 }

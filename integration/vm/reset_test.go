@@ -80,8 +80,8 @@ func (d disks) reset(node, method string) reset.Request {
 	return r
 }
 
-// leftover changes a request to accept a disk with any content.
-func leftover(r reset.Request) reset.Request {
+// acceptAnyContent changes a request to accept a disk with any content.
+func acceptAnyContent(r reset.Request) reset.Request {
 	r.Tenant, r.ByHand, r.Fingerprint = true, true, ""
 	return r
 }
@@ -148,11 +148,11 @@ func rootDisk(t *testing.T, d disks, _ string) {
 	want(t, d.ask(t, d.request(root, reset.Probe)), reset.Busy, "is mounted on /")
 	for _, method := range []string{"zero", "discard", "format"} {
 		r := d.erase(root, method)
-		r = leftover(r)
+		r = acceptAnyContent(r)
 		want(t, d.ask(t, r), reset.Busy, "is mounted on /")
 	}
 	r := d.reset(root, "nvme-controller")
-	r = leftover(r)
+	r = acceptAnyContent(r)
 	want(t, d.ask(t, r), reset.Busy, "is mounted on /")
 	if after := d.m.Sh(start); after != before {
 		t.Error("the root disk has changed")
@@ -185,7 +185,7 @@ func usedDisk(t *testing.T, d disks, node string) {
 		}
 		if c.result == reset.Busy {
 			r := d.erase(node, "zero")
-			r = leftover(r)
+			r = acceptAnyContent(r)
 			want(t, d.ask(t, r), c.result, c.text)
 		} else if after := d.sum(node); after != before {
 			t.Errorf("%s: the disk has changed", c.name)
@@ -207,7 +207,7 @@ func eraseDisk(t *testing.T, d disks, node string) {
 		if d.sum(node) != full {
 			t.Fatal("the disk has changed")
 		}
-		r = leftover(r)
+		r = acceptAnyContent(r)
 		want(t, d.ask(t, r), reset.OK, "all read as zeroes")
 		if d.sum(node) != blank {
 			t.Errorf("%s has left something", method)
@@ -226,10 +226,10 @@ func resetController(t *testing.T, d disks, node string) {
 	full := d.fill(node)
 	r := d.reset(node, "nvme-controller")
 	want(t, d.ask(t, r), reset.Foreign, "holds unknown data")
-	r = leftover(r)
-	before := d.resets(node)
+	r = acceptAnyContent(r)
+	before := d.countResets(node)
 	want(t, d.ask(t, r), reset.OK, "reset NVMe controller nvme")
-	if after := d.resets(node); after != before+1 {
+	if after := d.countResets(node); after != before+1 {
 		t.Errorf("the kernel has set the controller up %d times, before %d", after, before)
 	}
 	if d.sum(node) != full {
@@ -237,9 +237,8 @@ func resetController(t *testing.T, d disks, node string) {
 	}
 }
 
-// resets returns how often the kernel has initialised the controller of a disk. Each time, it logs the number of
-// queues.
-func (d disks) resets(node string) int {
+// countResets returns how often the kernel has initialised the controller of a disk. Each time, it logs the number of queues.
+func (d disks) countResets(node string) int {
 	controller := path.Base(strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node) + "/device")))
 	n, _ := strconv.Atoi(strings.TrimSpace(d.m.Sh("dmesg | grep -c 'nvme " + controller + ": .*queues' || true")))
 	return n
@@ -248,7 +247,7 @@ func (d disks) resets(node string) int {
 func resetFunction(t *testing.T, d disks, node string) {
 	full := d.sum(node)
 	r := d.reset(node, "pci:flr")
-	r = leftover(r)
+	r = acceptAnyContent(r)
 	function := path.Dir(path.Dir(path.Dir(r.SysPath)))
 	listed := d.m.Sh("cat " + function + "/reset_method")
 	want(t, d.ask(t, r), reset.OK, "by flr")
@@ -270,7 +269,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	d.fill(first)
 	d.fill(second)
 	r := d.reset(first, "nvme-controller")
-	r = leftover(r)
+	r = acceptAnyContent(r)
 	want(t, d.ask(t, r), reset.Refused, path.Base(second)+" would also be affected")
 	r.Together = both
 	want(t, d.ask(t, r), reset.OK, "with 2 namespaces")
@@ -279,7 +278,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	d.m.Sh("umount /mnt2")
 	kept := d.sum(second)
 	r = d.erase(first, "format")
-	r = leftover(r)
+	r = acceptAnyContent(r)
 	want(t, d.ask(t, r), reset.OK, "all read as zeroes")
 	if d.sum(second) != kept {
 		t.Error("the other namespace has changed")
@@ -290,7 +289,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 func notByQEMU(t *testing.T, d disks, node string) {
 	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
 		r := d.erase(node, method)
-		r = leftover(r)
+		r = acceptAnyContent(r)
 		want(t, d.ask(t, r), reset.Unsupported, text)
 	}
 }

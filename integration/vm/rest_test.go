@@ -29,12 +29,12 @@ while [ $i -lt %d ]; do
 done
 echo " $(($(ticks) - c)) $(awk '/^VmRSS/ {print $2}' /proc/$pid/status) $(ls /proc/$pid/fd | wc -l)"`
 
-// rests checks that an idle daemon does nothing, except that once a minute it checks properties that no event reports. It
-// prints the cost. In most observations nothing may wake the daemon, so polling every ten seconds is a failure. It returns
-// the number of the daemon's descriptors.
-func rests(s *story, t *testing.T) (descriptors int) {
+// testRest checks that an idle daemon does nothing, except that once a minute it checks properties that no event reports. It
+// prints the cost. In most observations nothing may wake the daemon, so polling every ten seconds is a failure. It returns the
+// number of the daemon's descriptors.
+func testRest(s *story, t *testing.T) (descriptors int) {
 	t.Helper()
-	wakes, descriptors := s.wakes(t)
+	wakes, descriptors := s.countWakeups(t)
 	silent := 0
 	for _, n := range wakes {
 		if n <= 1 { // one wake-up may be a timer of the Go runtime
@@ -47,8 +47,8 @@ func rests(s *story, t *testing.T) (descriptors int) {
 	return descriptors
 }
 
-// wakes returns the number of wake-ups in each observation, and the number of descriptors afterwards.
-func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
+// countWakeups returns the number of wake-ups in each observation, and the number of descriptors afterwards.
+func (s *story) countWakeups(t *testing.T) (wakes []int, descriptors int) {
 	t.Helper()
 	var list string
 	var ticks, kib int

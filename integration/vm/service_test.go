@@ -18,7 +18,7 @@ import (
 // the work of the previous step has ended.
 func atRestCosts(in *installation, t *testing.T) {
 	before := in.m.Sh("sleep 60; ls /proc/" + in.pid() + "/fd | wc -l")
-	if after := fmt.Sprint(rests(in.story, t)); after != before {
+	if after := fmt.Sprint(testRest(in.story, t)); after != before {
 		t.Errorf("descriptors went from %s to %s", before, after)
 	}
 }
@@ -85,15 +85,15 @@ func (in *installation) comeBack(t *testing.T, end func(pid string)) {
 	if got := in.m.Sh("head -c 8 " + node); got != "precious" {
 		t.Errorf("of the pod's data %q is left", got)
 	}
-	in.free(t, pod)
+	in.endAndErase(t, pod)
 }
 
-func killed(in *installation, t *testing.T) {
+func testKilled(in *installation, t *testing.T) {
 	in.comeBack(t, func(pid string) { in.m.Run("kill", "-KILL", pid) })
 }
 
-// stopped checks that the watchdog restarts a process that makes no progress.
-func stopped(in *installation, t *testing.T) {
+// testStopped checks that the watchdog restarts a process that makes no progress.
+func testStopped(in *installation, t *testing.T) {
 	_, cursor := in.journal("")
 	in.comeBack(t, func(pid string) { in.m.Run("kill", "-STOP", pid) })
 	if log, _ := in.journal(cursor); !strings.Contains(log, "Watchdog timeout") {
@@ -136,8 +136,8 @@ func neverStarts(in *installation, t *testing.T) {
 	in.active(t)
 }
 
-// upgraded installs a newer version while a pod has a drive. An administrator has edited the configuration before.
-func upgraded(in *installation, t *testing.T) {
+// testUpgrade installs a newer version while a pod has a drive. An administrator has edited the configuration before.
+func testUpgrade(in *installation, t *testing.T) {
 	const main, mine = "/etc/metalplug/metalplug.toml", "# ours: asked for by the operators"
 	in.m.Sh("echo '" + mine + "' >>" + main)
 	in.comeBack(t, func(string) { in.apt(in.debs.Newer) })
@@ -152,9 +152,9 @@ func upgraded(in *installation, t *testing.T) {
 	}
 }
 
-// purged removes the policy module before the package. No file may then have an unknown label. Removal keeps files that
-// an administrator wrote, and purge restores the original state of the machine.
-func purged(in *installation, t *testing.T) {
+// testPurge removes the policy module before the package. No file may then have an unknown label. Removal keeps files that an
+// administrator wrote, and purge restores the original state of the machine.
+func testPurge(in *installation, t *testing.T) {
 	in.aptGet("purge", "metalplug-selinux")
 	if modules := in.m.RunFor(10*time.Minute, "semodule", "-lfull"); strings.Contains(modules, "metalplug") {
 		t.Error("the module is left behind")

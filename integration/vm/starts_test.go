@@ -68,8 +68,8 @@ func eventsWait(in *installation, t *testing.T) {
 	}
 }
 
-// scraped checks that systemd listens for metrics after an administrator has enabled the socket, and until it is disabled.
-func scraped(in *installation, t *testing.T) {
+// testScrape checks that systemd listens for metrics after an administrator has enabled the socket, and until it is disabled.
+func testScrape(in *installation, t *testing.T) {
 	again := func() {
 		from := in.kubelet.Mark()
 		in.m.Run("systemctl", "restart", "metalplugd")
@@ -154,7 +154,7 @@ func stateReadOnly(in *installation, t *testing.T) {
 		if _, _, err := in.kubelet.TryPod(pod); err != nil {
 			t.Errorf("%s no more: %v", c.name, err)
 		}
-		in.free(t, pod)
+		in.endAndErase(t, pod)
 		in.m.Sh("systemctl stop metalplugd; umount " + dir + "; systemctl start metalplugd")
 		in.await(t, nvme, int64(len(drives)))
 	}

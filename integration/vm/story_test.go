@@ -136,8 +136,8 @@ func (s *story) healthy(resource string) []string {
 	return ids
 }
 
-// gets starts a pod with one device of a resource, and checks its nodes.
-func (s *story) gets(t *testing.T, resource string, want ...string) {
+// startPod starts a pod with one device of a resource, and checks its nodes.
+func (s *story) startPod(t *testing.T, resource string, want ...string) {
 	t.Helper()
 	pod := vm.Pod{UID: strings.NewReplacer("/", "-", ".", "-").Replace(resource), Limits: map[string]int64{resource: 1}}
 	nodes := s.run(pod)
@@ -148,9 +148,9 @@ func (s *story) gets(t *testing.T, resource string, want ...string) {
 	}
 }
 
-// ends removes a pod, and returns when the daemon knows that no pod holds a device. The daemon then reads the disks of the
+// endPod removes a pod, and returns when the daemon knows that no pod holds a device. The daemon then reads the disks of the
 // pod and offers them again.
-func (s *story) ends(t *testing.T, pod vm.Pod) {
+func (s *story) endPod(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	s.kubelet.RemovePod(pod)
 	s.m.Eventually("the devices to be free", patience, func() bool {

@@ -42,7 +42,7 @@ func TestTurnover(t *testing.T) {
 		{"what a pod leaves is erased by format", releasedBy("format", "formatted namespace 1, SES 1")},
 		{"what a pod leaves is erased for the next", erasedAtStart},
 		{"the helper is killed while the drive formats", killedInFormat},
-		{"a process outlives its pod", lingering},
+		{"a process outlives its pod", testLingering},
 		{"this host has the drive open", heldByHost},
 		{"the drive is mounted after it was allocated", mountedBetween},
 		{"data that no pod has left is never erased", foreignData},
@@ -97,21 +97,21 @@ func (s *story) journal(cursor string) (text, next string) {
 	return text, strings.TrimSpace(next)
 }
 
-// resets returns how often the kernel has initialised controllers.
-func (s *story) resets() int {
+// countResets returns how often the kernel has initialised controllers.
+func (s *story) countResets() int {
 	return strings.Count(s.m.Try("dmesg").Stdout, "default/read/poll queues")
 }
 
-// forgotten waits until metalplugd knows that no pod holds a device. It is for a pod whose container never started, because
+// waitForgotten waits until metalplugd knows that no pod holds a device. It is for a pod whose container never started, because
 // such a pod causes no clean-up.
-func (s *story) forgotten() {
+func (s *story) waitForgotten() {
 	s.m.Eventually("no device to be held", 2*patience, func() bool {
 		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/state.json").Code == 1
 	})
 }
 
-// free ends a pod and waits until its drive was withheld, erased and offered again.
-func (s *story) free(t *testing.T, pod vm.Pod) {
+// endAndErase ends a pod and waits until its drive was withheld, erased and offered again.
+func (s *story) endAndErase(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	from := s.kubelet.Mark()
 	s.kubelet.RemovePod(pod)
@@ -123,7 +123,7 @@ func (s *story) free(t *testing.T, pod vm.Pod) {
 
 func resetAtStart(s *story, t *testing.T) {
 	_, cursor := s.journal("")
-	before := s.resets()
+	before := s.countResets()
 	pod := one("first")
 	began := s.now(t)
 	node := s.run(pod)[0]
@@ -135,7 +135,7 @@ func resetAtStart(s *story, t *testing.T) {
 	if strings.Contains(log, "device erased") {
 		t.Errorf("%s was erased, which no pod has had:\n%s", node, log)
 	}
-	if n := s.resets() - before; n != 1 {
+	if n := s.countResets() - before; n != 1 {
 		t.Errorf("%d controllers came up, not the one", n)
 	}
 	// The container crashes and starts again. The new container must find the data.
@@ -147,7 +147,7 @@ func resetAtStart(s *story, t *testing.T) {
 		t.Errorf("after the container was started again its data is %q", got)
 	}
 	s.m.Run("blkdiscard", "--zeroout", node)
-	s.free(t, pod)
+	s.endAndErase(t, pod)
 }
 
 func erasedAtRelease(s *story, t *testing.T) {
@@ -210,8 +210,8 @@ func (s *story) removeCgroup(pod vm.Pod) {
 	s.m.Sh("find /sys/fs/cgroup/kubepods/pod" + pod.UID + " -depth -type d -exec rmdir {} +")
 }
 
-// lingering deletes a pod by force while its container continues to run.
-func lingering(s *story, t *testing.T) {
+// testLingering deletes a pod by force while its container continues to run.
+func testLingering(s *story, t *testing.T) {
 	pod := one("11111111-2222-3333-4444-555555555555")
 	node := s.run(pod)[0]
 	process := s.inPod(pod, "exec 3<>"+node+"; echo open; exec sleep infinity")
@@ -258,7 +258,7 @@ func heldByHost(s *story, t *testing.T) {
 	if _, _, err := s.kubelet.TryPod(pod); err != nil {
 		t.Errorf("after that: %v", err)
 	}
-	s.free(t, pod)
+	s.endAndErase(t, pod)
 }
 
 func mountedBetween(s *story, t *testing.T) {
@@ -280,7 +280,7 @@ func mountedBetween(s *story, t *testing.T) {
 		}
 	}
 	s.kubelet.RemovePod(pod)
-	s.forgotten()
+	s.waitForgotten()
 	for _, d := range drives {
 		node := s.m.Namespaces()[d.Serial]
 		s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
@@ -308,7 +308,7 @@ func foreignData(s *story, t *testing.T) {
 		t.Error("the drive with data was written to")
 	}
 	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
-	s.free(t, pod)
+	s.endAndErase(t, pod)
 }
 
 // smart changes a drive's health, for which the kernel sends no event. The next inspection notices it.

@@ -45,8 +45,8 @@ func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	matches := isEvent(action, name)
 	first := u.await(from, action+" "+name, matches)
 	for _, l := range slices.Backward(u.Lines(from)) {
-		if matches(l) && !u.arrived(l).Time.After(by) {
-			return u.arrived(l)
+		if matches(l) && !u.eventLine(l).Time.After(by) {
+			return u.eventLine(l)
 		}
 	}
 	return first
@@ -57,7 +57,7 @@ func (u *Udev) Count(action, name string, last Line) int {
 	u.m.t.Helper()
 	n := 0
 	for _, l := range u.Lines(0) {
-		if isEvent(action, name)(l) && u.arrived(l).Uptime <= last.Uptime {
+		if isEvent(action, name)(l) && u.eventLine(l).Uptime <= last.Uptime {
 			n++
 		}
 	}
@@ -96,11 +96,11 @@ func (u *Udev) await(from int, what string, match func(Line) bool) Line {
 	if err != nil {
 		u.m.t.Fatalf("udev event %s: %v\nevents:\n%s", what, err, u.Text(from))
 	}
-	return u.arrived(l)
+	return u.eventLine(l)
 }
 
-// arrived returns the line with the time at which udevadm received the event.
-func (u *Udev) arrived(l Line) Line {
+// eventLine returns the line with the time at which udevadm received the event.
+func (u *Udev) eventLine(l Line) Line {
 	u.m.t.Helper()
 	uptime, err := arrival(l.Text)
 	if err != nil {

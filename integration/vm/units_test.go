@@ -78,11 +78,11 @@ func TestUnits(t *testing.T) {
 		run  func(*story, *testing.T)
 	}{
 		{"init fails, and the drive is held back", heldBack},
-		{"init succeeds", initialised},
+		{"init succeeds", testInitialised},
 		{"start and release", startAndRelease},
 		{"start fails", startFails},
 		{"a unit is missing", missingUnit},
-		{"a daemon that does not reach systemd has the helper start them", sandboxed},
+		{"a daemon that does not reach systemd has the helper start them", testSandbox},
 	} {
 		if !s.m.Step(t, step.name, func(t *testing.T) { step.run(s, t) }) {
 			return
@@ -118,7 +118,7 @@ func heldBack(s *story, t *testing.T) {
 	}
 }
 
-func initialised(s *story, t *testing.T) {
+func testInitialised(s *story, t *testing.T) {
 	s.m.Sh("rm /run/fail-mark-init")
 	s.await(t, nvme, 1) // metalplugd repeats the work automatically
 	s.steps(t)
@@ -161,9 +161,9 @@ func startFails(s *story, t *testing.T) {
 	s.steps(t)
 }
 
-// sandboxed checks that the unit of the package starts the helper. The helper reads the name of the vendor unit from
+// testSandbox checks that the unit of the package starts the helper. The helper reads the name of the vendor unit from
 // /etc/metalplug itself.
-func sandboxed(s *story, t *testing.T) {
+func testSandbox(s *story, t *testing.T) {
 	for _, unit := range []string{"metalplug-unit.socket", "metalplug-unit@.service"} {
 		s.m.Push("../../systemd/"+unit, "/etc/systemd/system/"+unit)
 	}

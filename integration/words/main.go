@@ -62,7 +62,7 @@ func run(out io.Writer) error {
 		}
 		row(d.Path, f)
 	}
-	if err := others(row); err != nil {
+	if err := measureOthers(row); err != nil {
 		return err
 	}
 	return table.Flush()
@@ -93,8 +93,8 @@ func hard(out io.Writer) error {
 	return nil
 }
 
-// others measures texts outside this repository.
-func others(row func(string, prose.Figures)) error {
+// measureOthers measures texts outside this repository.
+func measureOthers(row func(string, prose.Figures)) error {
 	env, err := exec.Command("go", "env", "GOROOT", "GOMODCACHE").Output()
 	if err != nil {
 		return fmt.Errorf("go env: %w", err)

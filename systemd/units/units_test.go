@@ -92,9 +92,9 @@ func welcome(c net.Conn) *bufio.Reader {
 	}
 }
 
-// dialled returns a connection to another godbus connection, on which the peer answers. godbus has no server side, so a
-// proxy between the two acts as the server for both.
-func (p *peer) dialled() (*dbus.Conn, error) {
+// dial returns a connection to another godbus connection, on which the peer answers. godbus has no server side, so a proxy
+// between the two acts as the server for both.
+func (p *peer) dial() (*dbus.Conn, error) {
 	pair := p.pair
 	if pair == nil {
 		pair = socketPair
@@ -136,7 +136,7 @@ func (p *peer) dialled() (*dbus.Conn, error) {
 
 // run runs an instance of a template unit with the peer as the service manager.
 func (p *peer) run(ctx context.Context, template, instance string) error {
-	c, err := systemd.NewConnection(p.dialled)
+	c, err := systemd.NewConnection(p.dial)
 	if err != nil {
 		return err
 	}
@@ -150,8 +150,8 @@ func (p *peer) note(format string, args ...any) {
 	p.asked = append(p.asked, fmt.Sprintf(format, args...))
 }
 
-// was returns the requests that the peer has received.
-func (p *peer) was() []string {
+// requests returns the requests that the peer has received.
+func (p *peer) requests() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.asked)
@@ -239,7 +239,7 @@ func TestRun(t *testing.T) {
 			if err := c.peer.run(t.Context(), "fpga-start@.service", "fpga-1"); err != nil {
 				got = err.Error()
 			}
-			if asked := c.peer.was(); got != c.want || !slices.Equal(asked, c.asked) {
+			if asked := c.peer.requests(); got != c.want || !slices.Equal(asked, c.asked) {
 				t.Errorf("%q after %q,\nwant %q after %q", got, asked, c.want, c.asked)
 			}
 		})
@@ -262,7 +262,7 @@ func TestTimeIsUp(t *testing.T) {
 					t.Errorf("%v", err)
 				}
 				want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
-				if asked := p.was(); !slices.Equal(asked, want) {
+				if asked := p.requests(); !slices.Equal(asked, want) {
 					t.Errorf("%q, want %q", asked, want)
 				}
 			})

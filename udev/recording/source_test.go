@@ -83,7 +83,7 @@ func (o *opened) expect(t *testing.T, want ...string) {
 		case event := <-o.events:
 			got = append(got, event)
 		case err := <-o.warned:
-			o.passes(t, err)
+			o.checkTemporary(t, err)
 		case <-time.After(10 * time.Second):
 			t.Fatalf("events %q, want %q", brief(got), want)
 		}
@@ -92,13 +92,13 @@ func (o *opened) expect(t *testing.T, want ...string) {
 		t.Fatalf("events %q, want %q", brief(got), want)
 	}
 	for len(o.warned) > 0 { // warnings precede the events
-		o.passes(t, <-o.warned)
+		o.checkTemporary(t, <-o.warned)
 	}
 	o.passing = ""
 }
 
-// passes checks that a warning is a temporary one.
-func (o *opened) passes(t *testing.T, err error) {
+// checkTemporary checks that a warning is a temporary one.
+func (o *opened) checkTemporary(t *testing.T, err error) {
 	t.Helper()
 	if o.passing == "" || !strings.Contains(err.Error(), o.passing) {
 		t.Fatalf("warned of %v", err)
