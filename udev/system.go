@@ -77,7 +77,7 @@ func (s *System) Close() error {
 // events.
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
-// Enumerate calls the function [Enumerate].
+// Enumerate returns the same devices as the function [Enumerate].
 func (s *System) Enumerate() ([]Device, error) { return Enumerate() }
 
 // Enumerate returns all devices of this machine that have a subsystem, including those that udevd has not processed yet. Enumerate

@@ -3,6 +3,8 @@
 package udev_test
 
 import (
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/udev"
@@ -50,5 +52,58 @@ func TestMatches(t *testing.T) {
 		if got := test.match.Matches(d); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+func TestProperties(t *testing.T) {
+	all := map[string]string{"ID_PATH": "pci-0000:01:00.0", "ID_PATH_TAG": "x", "ID_PATH2": "y", "EMPTY": "", "A": "B=C"}
+	p := udev.NewProperties(all)
+	for key, want := range map[string]string{
+		"ID_PATH": "pci-0000:01:00.0", "ID_PATH_TAG": "x", "ID_PATH2": "y", "EMPTY": "", "A": "B=C", "ID": "-", "ID_PATH_": "-", "B": "-",
+		"": "-", "C": "-", "A=B": "-",
+	} {
+		value, ok := p.Lookup(key)
+		if !ok {
+			value = "-"
+		}
+		if value != want || p.Value(key) != strings.TrimPrefix(want, "-") {
+			t.Errorf("%q is %q, not %q", key, value, want)
+		}
+	}
+	if got := maps.Collect(p.All()); !maps.Equal(got, all) {
+		t.Errorf("all %v, want %v", got, all)
+	}
+	for key := range p.All() {
+		if key != "A" {
+			t.Errorf("%q comes first", key)
+		}
+		break
+	}
+}
+
+// Two values are equal exactly if they have the same properties, given in any order.
+func TestPropertiesCompare(t *testing.T) {
+	p := udev.NewProperties(map[string]string{"A": "1", "B": "2"})
+	for name, c := range map[string]struct {
+		other udev.Properties
+		same  bool
+	}{
+		"itself":            {p, true},
+		"one set again":     {p.With("B", "2"), true},
+		"one more and less": {udev.NewProperties(map[string]string{"A": "1"}).With("B", "2"), true},
+		"another value":     {p.With("B", "3"), false},
+		"one more":          {p.With("C", ""), false},
+		"one less":          {udev.NewProperties(map[string]string{"A": "1"}), false},
+		"none":              {udev.Properties{}, false},
+	} {
+		if (c.other == p) != c.same {
+			t.Errorf("%s: %v and %v", name, p, c.other)
+		}
+	}
+	if p := udev.NewProperties(map[string]string{"DEVPATH": "/devices/x"}); p != (udev.Properties{}) {
+		t.Errorf("the path is in %v", p)
+	}
+	if udev.NewProperties(nil) != (udev.Properties{}) || (udev.Properties{}).With("A", "1").With("B", "2") != p {
+		t.Error("none and more")
 	}
 }

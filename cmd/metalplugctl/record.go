@@ -3,12 +3,25 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
@@ -106,4 +119,171 @@ func isUnused(h *device.Host, d udev.Device) bool {
 		return true
 	}
 	return strings.HasPrefix(name, "loop") && !h.Present(d.SysPath+"/loop/backing_file")
+}
+
+// bugReport collects the files for a bug report. If a part is not available, the file for this part contains the reason.
+type bugReport struct {
+	recorder *recording.Recorder // masks the content of each file
+	files    []bundleFile
+}
+
+// bundleFile is a file for a report. Identities in its text are not masked yet.
+type bundleFile struct{ name, text string }
+
+// journalLines is how many of the newest journal lines a report contains.
+const journalLines = "5000"
+
+// add adds a file to the report. If err is not nil, the file contains the error.
+func (b *bugReport) add(name string, text []byte, err error) {
+	if err != nil {
+		text = fmt.Appendf(text, "not available: %v\n", err)
+	}
+	b.files = append(b.files, bundleFile{name, string(text)})
+}
+
+// collect adds the recording, the configuration, metalplugd's answers, the doctor's findings, the journal of the units,
+// and version numbers.
+func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, c config.Config, devices []udev.Device) {
+	b.add("machine.umockdev", []byte(record(b.recorder, c, devices)), nil)
+	// c.Files is empty if the configuration file is missing or has errors.
+	if len(c.Files) == 0 {
+		c.Files = []string{file}
+	}
+	for _, name := range c.Files {
+		b.configuration(name)
+	}
+	d := newDoctor(ctx, o, file)
+	b.addAnswers(ctx, d.client)
+	findings := screen{}
+	findings.writeFindings(d.examine())
+	b.add("doctor.txt", findings.Bytes(), nil)
+	b.journal(ctx)
+	b.addVersions()
+}
+
+// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
+var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
+
+// configuration adds a configuration file. configuration masks the values of env, because they may be passwords. If a value
+// contains an escape sequence, the text may show it in another form, so configuration omits the file.
+func (b *bugReport) configuration(name string) {
+	content, err := os.ReadFile(name)
+	values, invalid := config.EnvValues(string(content))
+	for _, value := range values {
+		if placeholder.ReplaceAllString(value, "") == "" {
+			continue
+		}
+		b.recorder.Hide(value)
+		if !bytes.Contains(content, []byte(value)) {
+			invalid = errors.New("a value of env contains an escape sequence")
+		}
+	}
+	if err == nil && invalid != nil {
+		content, err = nil, fmt.Errorf("omitted, because env may contain passwords: %w", invalid)
+	}
+	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
+}
+
+// addAnswers adds metalplugd's answers to the bug report. It masks the names of pods and users in the decoded fields, because
+// in the encoded text a short name may be part of another word.
+func (b *bugReport) addAnswers(ctx context.Context, c api.Client) {
+	add := func(name string, answer any, err error) {
+		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON
+		b.add(name, text, err)
+	}
+	var devices []api.Device
+	err := c.Get(ctx, "/v1/devices", &devices)
+	for i := range devices {
+		d := &devices[i]
+		b.hideDevice(d.ID)
+		b.recorder.Hide(d.Serial)
+		for _, p := range podsOf(*d) {
+			b.recorder.Hide(p.Namespace+"/"+p.Name, p.Name)
+			d.Allocated, d.Holders = &api.Pod{Namespace: "namespace", Name: "pod", Container: "container"}, nil
+		}
+		b.hideUser(d.Cordon)
+	}
+	add("devices.json", devices, err)
+	var status api.Status
+	err = c.Get(ctx, "/v1/status", &status)
+	for i := range status.Cordons {
+		b.hideUser(&status.Cordons[i].Cordon)
+	}
+	add("status.json", status, err)
+	var counted api.KubeletCounts
+	err = c.Get(ctx, "/v1/kubelet", &counted)
+	add("kubelet.json", counted, err)
+}
+
+// hideUser masks the user who cordoned a device.
+func (b *bugReport) hideUser(c *api.Cordon) {
+	if c != nil {
+		b.recorder.Hide(c.By())
+		c.User, c.Login = "user", ""
+	}
+}
+
+// pciAddress matches the ID of a device that is identified only by its PCI address. PCI addresses are not masked.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
+
+// hideDevice masks the identity in a device ID, but not the prefix that names the class.
+func (b *bugReport) hideDevice(id string) {
+	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
+		b.recorder.Hide(identity)
+	}
+}
+
+// journal adds the newest journal lines of metalplug's units, with the name of the node masked.
+func (b *bugReport) journal(ctx context.Context) {
+	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
+	var text strings.Builder
+	for line := range bytes.Lines(out) {
+		var entry map[string]any
+		if json.Unmarshal(line, &entry) != nil {
+			continue
+		}
+		field := func(name string) string {
+			value, _ := entry[name].(string)
+			return value
+		}
+		b.hideDevice(field("METALPLUG_DEVICE"))
+		b.recorder.Hide(field("METALPLUG_POD"), field("METALPLUG_SERIAL"), field("METALPLUG_USER"), field("_HOSTNAME"), field("_MACHINE_ID"))
+		var microseconds int64
+		fmt.Sscan(field("__REALTIME_TIMESTAMP"), &microseconds)
+		fmt.Fprintf(&text, "%s %s %s\n", time.UnixMicro(microseconds).UTC().Format(api.TimeFormat), field("_SYSTEMD_UNIT"), field("MESSAGE"))
+	}
+	b.add("journal.txt", []byte(text.String()), err)
+}
+
+// addVersions adds the versions of the software on the node, with the name of the node masked.
+func (b *bugReport) addVersions() {
+	name, _ := os.Hostname()
+	b.recorder.Hide(name)
+	var kernel unix.Utsname
+	err := unix.Uname(&kernel)
+	system, _ := os.ReadFile("/etc/os-release")
+	b.add("versions.txt", fmt.Appendf(nil, "metalplugctl %s\n%s %s\n%s", version,
+		unix.ByteSliceToString(kernel.Release[:]), unix.ByteSliceToString(kernel.Machine[:]), system), err)
+}
+
+// write writes the masked files to a new archive that only the user can read.
+func (b *bugReport) write(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	packed := gzip.NewWriter(f)
+	archive := tar.NewWriter(packed)
+	for _, file := range b.files {
+		text := b.recorder.Mask(file.text)
+		header := &tar.Header{Name: path.Join("metalplug", file.name), Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := archive.Write([]byte(text)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(archive.Close(), packed.Close(), f.Close())
 }

@@ -125,7 +125,7 @@ type Class struct {
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer returns the reason why a device must not be offered now, or nil. A device that is not offered may still be healthy.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci_health.go contains the checks that are the
+	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci.go contains the checks that are the
 	// same for all PCI functions.
 	Health func(*Host, Device) error
 	// Warning describes a problem of a usable device that the operator should solve, or returns "" if there is none.

@@ -17,7 +17,7 @@ package device
 // Health: a DFL port is healthy if it has no latched error, and if it has not stopped the accelerator for drawing too much power.
 // A process clears a latched error by writing the error's value back to the attribute. A reset of the port clears the error too.
 // In addition, the card's fpga_manager must not report that the last programming has failed. After a failure, the content of the
-// FPGA is unknown until the FPGA is programmed again. The checks in pci_health.go also apply. The kernel sends no event for these
+// FPGA is unknown until the FPGA is programmed again. The checks in pci.go also apply. The kernel sends no event for these
 // changes, so the state is read every minute.
 //
 // Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process can reprogram the whole card and

@@ -17,7 +17,7 @@ package device
 // each part instead. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate
 // PCI functions.
 //
-// Health: a driver must be bound, and the checks in pci_health.go must succeed. Gaudi's driver must also report that the card is
+// Health: a driver must be bound, and the checks in pci.go must succeed. Gaudi's driver must also report that the card is
 // operational. Marks record faults that a driver reports only once (gpu_health.go). DRM reports WEDGED, and this mark
 // lasts until the driver reports WEDGED=none or is bound again. i915 reports ERROR and RESET, and these marks last until the
 // driver reports ERROR=0. A mark for a failed reset of an amdgpu device lasts until a reset succeeds. A mark for an NVIDIA Xid

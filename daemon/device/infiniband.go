@@ -15,7 +15,7 @@ package device
 // metalplug does not offer the adapter itself.
 //
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
-// state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA
+// state is read every five seconds. The checks in pci.go also apply. After "rdma system set netns exclusive", each RDMA
 // device belongs to a single network namespace. For a pod with its own network namespace, the network plugin must then move the
 // device into this namespace, because ib_uverbs_open returns EPERM otherwise. The exclusive mode causes only a warning, because
 // pods in the host's network namespace can still open the devices.

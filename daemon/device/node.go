@@ -14,7 +14,7 @@ package device
 // its node, which is sufficient for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values.
 // See node_identity.go.
 //
-// Health: the node must exist, and the checks in pci_health.go must succeed for the PCI function above it. A VFIO group is
+// Health: the node must exist, and the checks in pci.go must succeed for the PCI function above it. A VFIO group is
 // unhealthy if one of its functions is unhealthy.
 //
 // Nodes: a container gets the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group

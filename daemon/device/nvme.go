@@ -12,7 +12,7 @@ package device
 // numbers in a name such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not
 // the namespace ID.
 //
-// Health: a controller of the namespace must be live, and the checks in pci_health.go must succeed for the controller's PCI
+// Health: a controller of the namespace must be live, and the checks in pci.go must succeed for the controller's PCI
 // function. With native multipathing, one working path is enough.
 //
 // Nodes: a container gets /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. A rule can also request

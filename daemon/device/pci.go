@@ -2,19 +2,133 @@
 
 package device
 
-// This file finds the address and vendor of a PCI function, and checks whether the function answers.
+// This file contains the health checks that apply to all PCI hardware. The checks find out whether a function answers, and
+// examine the function's error counters and link width.
 //
-// Follows Documentation/ABI/testing/sysfs-bus-pci and drivers/pci/pci-sysfs.c.
+// Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts without access to the hardware);
+// drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
+//
+// A fatal error means that the link was unreliable and that data was lost. A nonfatal error causes a warning, and the device
+// stays healthy. A nonfatal error may show only that a function does not support a request. From all other nonfatal errors, the
+// driver can recover. If the recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
+//
+// A link causes a warning if it has fewer lanes than both of its ends support, because its contacts may be worn or dirty. The
+// link speed is not checked, because an idle link runs at a lower speed (ASPM).
 
 import (
 	"errors"
 	"fmt"
 	"io"
 	"path"
+	"strconv"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
+
+// Names of the attributes that count errors, for use in [Counter].
+const (
+	FatalErrors    = "aer_dev_fatal"
+	NonfatalErrors = "aer_dev_nonfatal"
+)
+
+// Counter is the number of errors that the kernel has counted for a piece of hardware since its discovery.
+type Counter struct {
+	SysPath string // sysfs path of the hardware
+	Name    string // name of the attribute
+	Value   uint64
+	Fatal   bool // an increase makes the hardware unhealthy; otherwise, an increase causes a warning
+}
+
+// Mark returns the mark for a counter that has increased. The parameter "before" is the earlier value. Only a fresh start clears
+// the mark, see [Mark]. The reason contains the increase, rounded down to a power of ten, so that most further errors do not
+// change the reason.
+func (c Counter) Mark(before uint64) Mark {
+	least := uint64(1)
+	for rise := c.Value - before; rise >= 10; rise /= 10 {
+		least *= 10
+	}
+	kind := "nonfatal"
+	if c.Fatal {
+		kind = "fatal"
+	}
+	return Mark{SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal, Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name)}
+}
+
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if any function does not answer
+// and the class needs all functions.
+func pciHealth(h *Host, s *Sighting) {
+	var silent []error
+	for _, function := range s.Functions {
+		s.Counters = append(s.Counters, errorCounters(h, function)...)
+		if err := h.Answers(function, false); err != nil {
+			silent = append(silent, err)
+		} else {
+			s.warn(linkWarning(h, function))
+		}
+	}
+	if len(silent) > 0 && (s.Device.Class.NeedsAll || len(silent) == len(s.Functions)) && s.Health == nil {
+		s.Health = silent[0]
+	}
+}
+
+// Answers returns an error if a PCI function no longer answers. For a virtual function, Answers also returns an error if the
+// physical function does not answer. If the parameter wake is false, a suspended function counts as answering.
+func (h *Host) Answers(function string, wake bool) error {
+	err := h.pciAnswers(function, wake)
+	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
+		if err = h.pciAnswers(physical, wake); err != nil {
+			err = fmt.Errorf("physical function %s: %w", path.Base(physical), err)
+		}
+	}
+	return err
+}
+
+// errorCounters reads the kernel's error counters for a function. The counters exist only if the kernel, and not the firmware,
+// handles the errors (AER). A line such as "TOTAL_ERR_FATAL 3" contains the value of a counter. The names in the other lines
+// depend on the kernel.
+func errorCounters(h *Host, function string) []Counter {
+	var counters []Counter
+	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
+		text, _ := h.Attr(function, c.Name) // the attribute is missing without AER
+		for name, count := range sysfs.KeyValues(text, " ") {
+			total, err := strconv.ParseUint(count, 10, 64)
+			if strings.HasPrefix(name, "TOTAL_ERR_") && err == nil {
+				c.SysPath, c.Value = function, total
+				counters = append(counters, c)
+			}
+		}
+	}
+	return counters
+}
+
+// maxLinkWidth is the maximum number of lanes of a link. current_link_width shows a higher number if the function does not
+// answer, and 0 if the function has no link.
+const maxLinkWidth = 32
+
+// linkWarning returns a warning if a link has fewer lanes than both of its ends support. The ends are the function and the bridge
+// above it. A card with more lanes than its slot is normal.
+func linkWarning(h *Host, function string) string {
+	if h.isSuspended(function) {
+		return ""
+	}
+	width, most := h.Uint(function, "current_link_width"), h.Uint(function, "max_link_width")
+	if width == 0 || width > maxLinkWidth || most > maxLinkWidth {
+		return ""
+	}
+	if slot := h.Uint(path.Dir(function), "max_link_width"); slot > 0 {
+		most = min(most, slot)
+	}
+	if width >= most {
+		return ""
+	}
+	return fmt.Sprintf("the PCIe link of %s has %d of %d lanes", path.Base(function), width, most)
+}
+
+// The rest of this file finds the address and vendor of a PCI function, and checks whether the function answers.
+//
+// Follows Documentation/ABI/testing/sysfs-bus-pci and drivers/pci/pci-sysfs.c.
 
 // pciAddress returns the address of the PCI function at or above sysPath, such as 0000:3b:00.0, or "".
 func pciAddress(sysPath string) string {
