@@ -1053,8 +1053,8 @@ func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	}
 }
 
-// TestAskerIsLeftOut checks that the requesting process and all its threads are omitted, and no other process.
-func TestAskerIsLeftOut(t *testing.T) {
+// TestAskerIsOmitted checks that the requesting process and all its threads are omitted, and no other process.
+func TestAskerIsOmitted(t *testing.T) {
 	needsRoot(t)
 	asker, _ := child(t, "thread", "/dev/full")
 	other, _ := child(t, "open", "/dev/full")

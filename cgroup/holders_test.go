@@ -169,8 +169,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 	}
 }
 
-// TestHoldersOfWhatCannotBeRead checks that unreadable processes make the answer incomplete.
-func TestHoldersOfWhatCannotBeRead(t *testing.T) {
+// TestHoldersOfUnreadable checks that unreadable processes make the answer incomplete.
+func TestHoldersOfUnreadable(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		make  func(proc tree)
@@ -226,7 +226,7 @@ func TestHoldersOfWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
+func TestHoldersWithHiddenProcesses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		make func(proc tree)
@@ -381,9 +381,9 @@ func (c *forkChain) end(ended chan error) error {
 	}
 }
 
-// TestUnreadCountsWhereItCould checks that an unread process of a pod counts for the devices of that pod, and one of
+// TestUnreadProcessCounts checks that an unread process of a pod counts for the devices of that pod, and one of
 // the host for all devices.
-func TestUnreadCountsWhereItCould(t *testing.T) {
+func TestUnreadProcessCounts(t *testing.T) {
 	const pods, privileged, host = 0, 1, 2
 	all := []cgroup.Unread{{PodUID: "a", Count: 3, Cause: "of a"}, {PodUID: "p", Any: true, Count: 1, Cause: "of p"}, {Any: true, Count: 1, Cause: "of the host"}}
 	for _, c := range []struct {

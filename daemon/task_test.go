@@ -26,7 +26,7 @@ func TestTasksEndWithTheContext(t *testing.T) {
 	}
 }
 
-func TestTaskThatFailsEndsTheOthers(t *testing.T) {
+func TestFailedTaskEndsOthers(t *testing.T) {
 	fails := task{"the broken one", func(context.Context, func()) error { return errors.New("no more") }}
 	err := runTasks(t.Context(), []task{waitingTask("a"), fails}, func() {})
 	if err == nil || err.Error() != "the broken one: no more" {
@@ -34,7 +34,7 @@ func TestTaskThatFailsEndsTheOthers(t *testing.T) {
 	}
 }
 
-func TestTaskThatEndsByItselfIsAFailure(t *testing.T) {
+func TestTaskEndsEarly(t *testing.T) {
 	ends := task{"the short one", func(_ context.Context, ready func()) error {
 		ready()
 		return nil

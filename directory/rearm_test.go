@@ -59,7 +59,7 @@ func TestRearmMissesNoDirectory(t *testing.T) {
 	}
 }
 
-func TestRearmDoesNotRepeatWhatCannotBeWatched(t *testing.T) {
+func TestRearmLogsOnce(t *testing.T) {
 	dir, full := t.TempDir(), errors.New("no space left")
 	err := rearm(dir, func(d string) error {
 		if d == dir {

@@ -46,9 +46,9 @@ func (s *stuck) String() string {
 	return s.text.String()
 }
 
-// TestReaderThatIsStuck checks that no caller waits for the reader. When the reader continues, it gets the lines in their
+// TestStuckReader checks that no caller waits for the reader. When the reader continues, it gets the lines in their
 // order, and then the count of dropped lines. No error may be dropped.
-func TestReaderThatIsStuck(t *testing.T) {
+func TestStuckReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}
 		log := systemd.OpenLog(reader, slog.LevelInfo)

@@ -114,7 +114,7 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-func TestKernelLogSurvivesWhatIsOverwritten(t *testing.T) {
+func TestKernelLogOverwritten(t *testing.T) {
 	l := newLogged(t)
 	overwritten := 0
 	l.read = func(buf []byte) (int, error) {

@@ -84,7 +84,7 @@ func (c cgroups) waitMissed(events <-chan Event) {
 }
 
 // While udevd is absent, [Missed] events arrive at intervals, and another one when udevd is back.
-func TestUdevdThatEnds(t *testing.T) {
+func TestUdevdEnds(t *testing.T) {
 	for name, end := range map[string]func(cgroups){
 		"its cgroup is empty": func(c cgroups) { c.put("0") },
 		"its cgroup is gone":  cgroups.remove,
@@ -106,7 +106,7 @@ func TestUdevdThatEnds(t *testing.T) {
 }
 
 // A [Missed] event arrives immediately when udevd ends and when it is back, even if other units start in between.
-func TestUdevdIsBackAtOnce(t *testing.T) {
+func TestUdevdRestartsImmediately(t *testing.T) {
 	c := newCgroups(t)
 	events := c.watch(time.Hour)
 	c.waitMissed(events) // udevd is absent, and later changes are noticed

@@ -48,9 +48,9 @@ func (b books) GetAllocatableResources(context.Context, *podresources.Allocatabl
 	return &podresources.AllocatableResourcesResponse{Devices: disks()}, nil
 }
 
-// TestWhoHoldsADevice checks that the kubelet's answer is in the table, the JSON, the explanation, the events and the
+// TestHoldersOfDevice checks that the kubelet's answer is in the table, the JSON, the explanation, the events and the
 // metrics.
-func TestWhoHoldsADevice(t *testing.T) {
+func TestHoldersOfDevice(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	l, err := net.Listen("unix", n.path("pr.sock"))
 	if err != nil {

@@ -334,9 +334,9 @@ func (f *fixture) needRuntime() {
 	f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 }
 
-// TestWhatOthersMayNotRead checks that doctor skips files that only root can read. Such a file counts neither as ok nor as
+// TestUnreadableFilesAreSkipped checks that doctor skips files that only root can read. Such a file counts neither as ok nor as
 // missing.
-func TestWhatOthersMayNotRead(t *testing.T) {
+func TestUnreadableFilesAreSkipped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need.Lacks(t, "root", "only root can become somebody else")
 	}
@@ -390,9 +390,9 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 }
 
-// TestModuleFilesAreThoseOfThePackages checks that the names that doctor uses for the package and the module are the names
+// TestModuleFilesMatchPackages checks that the names that doctor uses for the package and the module are the names
 // in the policy and in the recipes of the packages.
-func TestModuleFilesAreThoseOfThePackages(t *testing.T) {
+func TestModuleFilesMatchPackages(t *testing.T) {
 	has := func(name, want string) {
 		if text, err := os.ReadFile(filepath.Join("../..", name)); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s does not contain %q: %v", name, want, err)
@@ -510,8 +510,8 @@ func TestDoctorCommand(t *testing.T) {
 	}
 }
 
-// TestHelpersThatAreNeeded checks that the doctor does not report a missing socket that no resource needs.
-func TestHelpersThatAreNeeded(t *testing.T) {
+// TestNeededHelpers checks that the doctor does not report a missing socket that no resource needs.
+func TestNeededHelpers(t *testing.T) {
 	const gpu = "builtin = false\n[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
 	for toml, want := range map[string][]string{
 		"":                               {holdersSocket, resetSocket},

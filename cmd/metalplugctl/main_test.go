@@ -149,9 +149,9 @@ func TestPreviewOfEveryBundledRecording(t *testing.T) {
 	}
 }
 
-// TestPreviewInitialisesNothing checks that preview shows devices as if a vendor unit had initialised them. It must not
+// TestPreviewRunsNoUnits checks that preview shows devices as if a vendor unit had initialised them. It must not
 // start the unit.
-func TestPreviewInitialisesNothing(t *testing.T) {
+func TestPreviewRunsNoUnits(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
 	code, stdout, stderr := ctl(t, "preview", "--config", file, "--recording", "gpu-server", "-o", "json")
@@ -167,7 +167,7 @@ func TestPreviewInitialisesNothing(t *testing.T) {
 	t.Errorf("%+v", s.Resources)
 }
 
-func TestPreviewOfTooMuchIsAProblem(t *testing.T) {
+func TestPreviewOfTooManyDevices(t *testing.T) {
 	code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=9")
 	if code != exitProblem || !strings.Contains(stderr, "too few") {
 		t.Errorf("exit %d, %q", code, stderr)
@@ -191,7 +191,7 @@ func TestPreviewOfAMachineWithoutDevicesOffersRecordings(t *testing.T) {
 	}
 }
 
-func TestRecordingThatIsNoFile(t *testing.T) {
+func TestRecordingNotFound(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := errors.Join(unix.Mkfifo("fifo", 0o600), os.Mkdir("nvme-blank", 0o700)); err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestPreviewNamesTMPDIR(t *testing.T) {
 	}
 }
 
-func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
+func TestPreviewWithClosedOutput(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "m") // a short name, for sockets
 	if err != nil {
 		t.Fatal(err)
@@ -239,8 +239,8 @@ func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
 	}
 }
 
-// TestChecksSayTheSame checks that check reports the same files and lines as metalplugd for invalid configurations.
-func TestChecksSayTheSame(t *testing.T) {
+// TestChecksAgree checks that check reports the same files and lines as metalplugd for invalid configurations.
+func TestChecksAgree(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"gpu\"\nunits.init = \"x.service\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -279,9 +279,9 @@ func TestListStatusWhyCordon(t *testing.T) {
 	}
 }
 
-// TestWhyOfNodesThatAreNobodys runs why for a missing node that all devices need, and for a node of a GPU that is not known
+// TestWhyOfUnknownNodes runs why for a missing node that all devices need, and for a node of a GPU that is not known
 // yet.
-func TestWhyOfNodesThatAreNobodys(t *testing.T) {
+func TestWhyOfUnknownNodes(t *testing.T) {
 	text := strings.ReplaceAll(bundledText(t, "gpu-server"), "F: /dev/nvidia-uvm=\n", "")
 	text = strings.ReplaceAll(text, "GPU UUID: \\t GPU-6513270e-269e-4d37-b2a7-4de452e6b438", "GPU UUID: \\t GPU-????????-????-????-????-????????????")
 	n := newNode(t, text, "")
@@ -299,9 +299,9 @@ func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 	}
 }
 
-// TestWhyOfWhatIsNotOffered runs why for the node of a device, for a node next to it, and for an address without a rule. The
+// TestWhyNotOffered runs why for the node of a device, for a node next to it, and for an address without a rule. The
 // answer names the line of the rule, or suggests a rule. The list shows each reason once.
-func TestWhyOfWhatIsNotOffered(t *testing.T) {
+func TestWhyNotOffered(t *testing.T) {
 	const sound = "P: /devices/pci0000:00/0000:00:1f.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=40300\nE: PCI_SLOT_NAME=0000:00:1f.0\n\n" +
 		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\nE: ID_PATH=pci-0000:00:1f.0\n\n" +
 		"P: /devices/pci0000:00/0000:00:1f.4\nE: SUBSYSTEM=pci\nE: PCI_CLASS=c0500\nE: PCI_SLOT_NAME=0000:00:1f.4\n\n"
@@ -383,7 +383,7 @@ func TestCordonWaits(t *testing.T) {
 	}
 }
 
-func TestWhatTheDaemonRefuses(t *testing.T) {
+func TestDaemonRefusals(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	for _, test := range []struct {
 		args []string
@@ -432,9 +432,9 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 	}
 }
 
-// TestDeviceThatWasRemoved removes disks after the operator has seen them in the list, and then names them in each command. The
+// TestRemovedDevice removes disks after the operator has seen them in the list, and then names them in each command. The
 // daemon forgets the disk that was not offered. The other stays in the list, because the kubelet may know it.
-func TestDeviceThatWasRemoved(t *testing.T) {
+func TestRemovedDevice(t *testing.T) {
 	all := bundledText(t, "gpu-server")
 	n := newNode(t, all, "")
 	const system = "nvme-eui.36344830545001200025384300000001"
@@ -525,7 +525,7 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
-func TestASilentDaemonIsNoAnswer(t *testing.T) {
+func TestSilentDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -542,7 +542,7 @@ func TestASilentDaemonIsNoAnswer(t *testing.T) {
 	}
 }
 
-func TestScrubHasTheIDTypedAgain(t *testing.T) {
+func TestScrubAsksForID(t *testing.T) {
 	for input, ok := range map[string]bool{"disk-1\n": true, "disk-1": true, " disk-1 \n": true, "y\n": false, "": false, "disk-2\n": false} {
 		var out bytes.Buffer
 		if err := confirm(strings.NewReader(input), &out, "disk-1"); (err == nil) != ok {
@@ -556,7 +556,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", unix.EPIPE) }
 
-func TestAClosedPipeIsNoProblem(t *testing.T) {
+func TestClosedPipe(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	for _, args := range [][]string{{"list"}, {"status"}, {"list", "-o", "json"}, {"why", lastDisk}, {"topology"}, {"watch", "--once"}, {"events"}, {"--version"}, {"--help"}} {
 		var stderr bytes.Buffer
@@ -566,9 +566,9 @@ func TestAClosedPipeIsNoProblem(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotRegistered checks that each command shows the kubelet's error, or why the kubelet does not answer, with a
+// TestUnregisteredResource checks that each command shows the kubelet's error, or why the kubelet does not answer, with a
 // remedy.
-func TestWhoIsNotRegistered(t *testing.T) {
+func TestUnregisteredResource(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	var devices []api.Device
 	if err := (api.Client{Socket: n.socket()}).Get(t.Context(), "/v1/devices", &devices); err != nil || len(devices) != 1 {

@@ -189,8 +189,8 @@ func TestWatchOnATerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalThatKnowsNothing checks that a terminal without capabilities gets the state only once, and as plain text.
-func TestTerminalThatKnowsNothing(t *testing.T) {
+// TestDumbTerminal checks that a terminal without capabilities gets the state only once, and as plain text.
+func TestDumbTerminal(t *testing.T) {
 	for _, term := range []string{"", "dumb"} {
 		t.Setenv("TERM", term)
 		code, text := onTerminal(t, 80, 24, "preview", "--recording", "gpu-server").end()

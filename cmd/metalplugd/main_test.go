@@ -65,7 +65,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-func TestPartThatFailsIsExit1(t *testing.T) {
+func TestExitCodeOfFailedPart(t *testing.T) {
 	dir := t.TempDir()
 	recording := write(t, "recording", "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n")
 	config := write(t, "metalplug.toml", fmt.Sprintf("[paths]\ndevice_plugins = %q\nstate = %q\nrun = %q\n[hardware]\nsource = \"recording:%s\"\n",

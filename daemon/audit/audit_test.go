@@ -218,8 +218,8 @@ func TestStopOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestNothingHalfWritten checks that no partial line remains if the disk becomes full in the middle of it.
-func TestNothingHalfWritten(t *testing.T) {
+// TestNoPartialLine checks that no partial line remains if the disk becomes full in the middle of it.
+func TestNoPartialLine(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, "8k")
 	log, said := logger()

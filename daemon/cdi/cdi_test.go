@@ -166,7 +166,7 @@ func (b *bench) update(want bool) {
 	}
 }
 
-func TestRuntimeInjectsWhatWasDescribed(t *testing.T) {
+func TestRuntimeInjectsSpec(t *testing.T) {
 	b := newBench(t, null+zero)
 	b.update(true)
 	names, err := b.specs.Names(resource, b.devices(2))
@@ -193,7 +193,7 @@ func TestRuntimeInjectsWhatWasDescribed(t *testing.T) {
 	}
 }
 
-func TestFileIsReadableWhateverTheUmask(t *testing.T) {
+func TestFileModeIgnoresUmask(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	b := newBench(t, null)

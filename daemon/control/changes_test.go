@@ -91,9 +91,9 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhyWaitsForNobodyForLong checks that a request which waits for hardware that does not answer delays other clients only
+// TestWhyWaitIsLimited checks that a request which waits for hardware that does not answer delays other clients only
 // briefly.
-func TestWhyWaitsForNobodyForLong(t *testing.T) {
+func TestWhyWaitIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{asking: make(chan struct{}, 1)}
 		s.asking <- struct{}{}

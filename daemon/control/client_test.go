@@ -47,7 +47,7 @@ func serveText(t *testing.T, text string) api.Client {
 	return api.Client{Socket: filepath.Join(dir, "c.sock")}
 }
 
-func TestAnswersThatMakeNoSense(t *testing.T) {
+func TestInconsistentAnswers(t *testing.T) {
 	answer := func(code int, body string) string {
 		return fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\n\r\n%s", code, http.StatusText(code), len(body), body)
 	}
@@ -70,7 +70,7 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestClientThatIsInterrupted(t *testing.T) {
+func TestInterruptedClient(t *testing.T) {
 	b := start(t, machine())
 	ctx, cancel := context.WithCancel(t.Context())
 	body, err := b.Stream(ctx, "/v1/events")
@@ -87,8 +87,8 @@ func TestClientThatIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestStopCutsEverybodyOff checks that a client that follows the events does not delay the stop of metalplugd.
-func TestStopCutsEverybodyOff(t *testing.T) {
+// TestStopDisconnectsClients checks that a client that follows the events does not delay the stop of metalplugd.
+func TestStopDisconnectsClients(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func machine() string {
 	return widget("widget0", "A") + widget("widget1", "out") + widget("widget2", "B")
 }
 
-func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
+func TestDeviceFieldNames(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	b.server.SetHolders(map[string][]api.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")

@@ -105,9 +105,9 @@ func TestEvents(t *testing.T) {
 	s.next("reloaded")
 }
 
-// TestSlowClientsHoldNothingUp checks that other clients are served while some clients never read their events, and others
+// TestSlowClientsDoNotBlock checks that other clients are served while some clients never read their events, and others
 // send nothing. A client that reads late gets the newest state.
-func TestSlowClientsHoldNothingUp(t *testing.T) {
+func TestSlowClientsDoNotBlock(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	late := b.dial()
 	fmt.Fprint(late, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")

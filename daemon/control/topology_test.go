@@ -13,9 +13,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestLinkThatDoesNotAnswer checks that a PCI function whose link cannot be read is read only once, and that all other
+// TestHangingLink checks that a PCI function whose link cannot be read is read only once, and that all other
 // functions are shown.
-func TestLinkThatDoesNotAnswer(t *testing.T) {
+func TestHangingLink(t *testing.T) {
 	b := start(t, ""+
 		"P: /devices/pci0000:00/0000:00:01.0\nE: SUBSYSTEM=pci\nA: current_link_speed=8.0 GT/s PCIe\\n\nA: current_link_width=4\\n\n\n"+
 		"P: /devices/pci0000:00/0000:00:01.0/widget/a\nN: a\nE: DEVNAME=/dev/a\nE: SUBSYSTEM=widget\nE: ID_SERIAL=A\n\n"+

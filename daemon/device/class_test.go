@@ -54,7 +54,7 @@ func TestClasses(t *testing.T) {
 }
 
 // The manual and its readers rely on the comment at the top of each class file.
-func TestClassFilesSayWhatTheyNeed(t *testing.T) {
+func TestClassFilesListNeeds(t *testing.T) {
 	for _, name := range []string{"gpu.go", "fpga.go", "infiniband.go", "nvme.go", "node.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -128,7 +128,7 @@ func checkSighting(t *testing.T, name string, s device.Sighting) {
 }
 
 // Hardware may vanish at any moment. No class may then fail or report a wrong device.
-func TestLookAtWhatIsGoing(t *testing.T) {
+func TestLookAtVanishingDevice(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	for name, text := range recordings(t) {
 		h, devices := machine(t, text)
@@ -150,7 +150,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 }
 
 // If a PCI function does not answer, each device, part and port behind it must be unhealthy.
-func TestSickFunctionIsSickInEveryPart(t *testing.T) {
+func TestUnhealthyFunctionAffectsAllParts(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	sick := 0
 	for name, text := range recordings(t) {

@@ -15,7 +15,7 @@ import (
 
 // A device that no rule takes, or that is not complete, is identified by its existing nodes. A container cannot get these
 // nodes.
-func TestNodesOfWhatCannotBeGiven(t *testing.T) {
+func TestNodesWithoutAllocation(t *testing.T) {
 	no := func(class *device.Class) []device.Rule {
 		return []device.Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
 	}

@@ -176,8 +176,8 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 	}
 }
 
-// TestAnotherDiskComesMeanwhile replaces the disk between its identification and the recording of its target.
-func TestAnotherDiskComesMeanwhile(t *testing.T) {
+// TestReplacedDuringIdentification replaces the disk between its identification and the recording of its target.
+func TestReplacedDuringIdentification(t *testing.T) {
 	h, devices := loadMachine(t, "nvme")
 	target := device.NVMe.Target
 	t.Cleanup(func() { device.NVMe.Target = target })

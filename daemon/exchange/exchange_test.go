@@ -67,7 +67,7 @@ func TestAskOfAChild(t *testing.T) {
 	}
 }
 
-func TestAskOfWhatGoesWrong(t *testing.T) {
+func TestAskErrors(t *testing.T) {
 	program(t, "echo")
 	program(t, "talker")
 	missing := filepath.Join(t.TempDir(), "no.sock")

@@ -102,7 +102,7 @@ var target = device.Target{
 // unknown is the fingerprint of a pod's data.
 const unknown = "0000000000000000:00000000000000000000000000000000"
 
-func TestWhatTheHelperIsAsked(t *testing.T) {
+func TestHelperRequests(t *testing.T) {
 	asked := reset.Request{Target: target}
 	asked.Disk, asked.Sole = false, false // a request does not contain them
 	answered := device.Report{
@@ -170,7 +170,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 	}
 }
 
-func TestWhatTheHelperAnswers(t *testing.T) {
+func TestHelperAnswers(t *testing.T) {
 	for result, want := range map[reset.Result]error{
 		reset.Busy: device.ErrInUse, reset.Gone: device.ErrGone, reset.Refused: turnover.ErrUnfit, reset.Unsupported: turnover.ErrUnfit,
 		reset.Failed: reset.Failed, reset.Malformed: reset.Malformed, reset.Late: device.ErrUnanswered, reset.Foreign: device.ErrForeign,
@@ -188,7 +188,7 @@ func TestWhatTheHelperAnswers(t *testing.T) {
 	}
 }
 
-func TestSocketThatNobodyServes(t *testing.T) {
+func TestSocketWithoutServer(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "s")
 	touch := helper.Touch(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
 	_, probeErr := touch.Probe(t.Context(), target, false)
@@ -205,7 +205,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 	}
 }
 
-func TestHelperThatDies(t *testing.T) {
+func TestHelperCrash(t *testing.T) {
 	touch := helper.Touch(config.Reset{Socket: serve(t, func([]byte) []byte { return nil })}, "/sys", "")
 	if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "format", Tenant: true}); err == nil || !strings.Contains(err.Error(), "without an answer") {
 		t.Errorf("%v", err)
@@ -317,8 +317,8 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// TestWeHoldNothing checks that one of our helpers that reads a disk is not reported as a holder.
-func TestWeHoldNothing(t *testing.T) {
+// TestOwnHelperIsOmitted checks that one of our helpers that reads a disk is not reported as a holder.
+func TestOwnHelperIsOmitted(t *testing.T) {
 	null, err := filepath.EvalSymlinks("/sys/dev/char/1:3")
 	if err != nil {
 		t.Fatal(err)

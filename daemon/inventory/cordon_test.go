@@ -85,9 +85,9 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	}
 }
 
-// TestCordonIsSomebodys checks that a cordon has the same operator and time after a restart. They change only when another
+// TestCordonOperator checks that a cordon has the same operator and time after a restart. They change only when another
 // operator repeats the cordon.
-func TestCordonIsSomebodys(t *testing.T) {
+func TestCordonOperator(t *testing.T) {
 	state := t.TempDir()
 	of := func(r *running) *api.Cordon {
 		snapshot, _ := r.Snapshot()
@@ -115,7 +115,7 @@ func TestCordonIsSomebodys(t *testing.T) {
 	}
 }
 
-func TestCordonsThatAreTheSame(t *testing.T) {
+func TestEqualCordons(t *testing.T) {
 	a := api.Cordon{Reason: "x", UID: 1, User: "u", Login: "l", Since: time.Unix(1, 0)}
 	for name, c := range map[string]struct {
 		change func(*api.Cordon)

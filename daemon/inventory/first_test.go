@@ -20,8 +20,8 @@ func onlyDisks(o *inventory.Options) {
 	o.Rules = []device.Rule{{Resource: nvmeResource, Class: &device.NVMe}}
 }
 
-// TestFirstSnapshotWaitsForDisksThatAreRead reads several slow disks at the start. Together they take longer than the wait for one of them.
-func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
+// TestFirstSnapshotWaitsForReads reads several slow disks at the start. Together they take longer than the wait for one of them.
+func TestFirstSnapshotWaitsForReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mounts = "F: /proc/self/mountinfo=\n\n" // the same in all recordings
 		var machine strings.Builder
@@ -45,9 +45,9 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 	})
 }
 
-// TestFirstSnapshotSaysWhatItIsWithout uses a device that answers too late. The first snapshot must not wait for it, and the
+// TestIncompleteFirstSnapshot uses a device that answers too late. The first snapshot must not wait for it, and the
 // log must name the reason.
-func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
+func TestIncompleteFirstSnapshot(t *testing.T) {
 	const line = "device list incomplete at start"
 	slow := make(chan struct{})
 	for _, test := range []struct {

@@ -81,7 +81,7 @@ func TestGroupIsSickWithAnyOfItsHardware(t *testing.T) {
 
 // A VFIO group can be used only with certain drivers of its functions, which are elsewhere in sysfs. So the group must be
 // inspected after events of these functions.
-func TestVFIOGroupIsLookedAtWithItsFunctions(t *testing.T) {
+func TestVFIOGroupInspectedWithFunctions(t *testing.T) {
 	text := testdata(t, "node-vfio")
 	m := udevtest.New(t, text)
 	r := start(t, m, "", everything)

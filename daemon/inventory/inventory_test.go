@@ -241,7 +241,7 @@ func TestTwoDisksWithOneIdentity(t *testing.T) {
 	r.waitOffer(nvmeResource, id+" Healthy")
 }
 
-func TestLostEventsAreMadeUpFor(t *testing.T) {
+func TestLostEvents(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
 	m.Silently(widget("widget1", "B"))
@@ -308,9 +308,9 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(time.Now(), kubelet.Free, "") // the kubelet had listed the device and no longer does
 }
 
-// TestAllocationBeforeAStartOfOurs checks an allocation that the previous daemon answered seconds ago. The new daemon does
+// TestAllocationBeforeStart checks an allocation that the previous daemon answered seconds ago. The new daemon does
 // not know this allocation.
-func TestAllocationBeforeAStartOfOurs(t *testing.T) {
+func TestAllocationBeforeStart(t *testing.T) {
 	const id = "node-A-widget"
 	m, dir := udevtest.New(t, widget("widget0", "A")), t.TempDir()
 	patient := func(o *inventory.Options) { o.Grace = time.Hour }
@@ -329,9 +329,9 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	}
 }
 
-// TestWorkWithoutItsCaller checks that no work begins for a caller that has given up. Such a caller would never end the
+// TestWorkAfterDisconnect checks that no work begins for a caller that has given up. Such a caller would never end the
 // work.
-func TestWorkWithoutItsCaller(t *testing.T) {
+func TestWorkAfterDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "node-A-widget"
 		m := udevtest.New(t, "F: /proc/sys/kernel/random/boot_id=1\n\n"+widget("widget0", "A"))
@@ -352,9 +352,9 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// TestAllocateIsOwed stops the kubelet during a call of Allocate, for any time. Until it continues, the ID must not leave
+// TestPendingAllocate stops the kubelet during a call of Allocate, for any time. Until it continues, the ID must not leave
 // the list, because the kubelet would crash. Only the next actions of the kubelet prove that it has finished the call.
-func TestAllocateIsOwed(t *testing.T) {
+func TestPendingAllocate(t *testing.T) {
 	const id = "node-A-widget"
 	holds := func(h kubelet.Holding) func(*running) {
 		return func(r *running) {
@@ -402,8 +402,8 @@ func TestAllocateIsOwed(t *testing.T) {
 	}
 }
 
-// TestOneShareSaysNothingOfAnother checks that a listed share of a device does not prove that another share is free.
-func TestOneShareSaysNothingOfAnother(t *testing.T) {
+// TestSharesAreIndependent checks that a listed share of a device does not prove that another share is free.
+func TestSharesAreIndependent(t *testing.T) {
 	const id = "node-A-widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) { o.Grace = time.Hour })
 	for _, share := range []string{id + "::0", id + "::1"} {
@@ -422,7 +422,7 @@ func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	}
 }
 
-func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
+func TestCheckpointDevicesAreOffered(t *testing.T) {
 	const lost, used = "node-gone-widget", "nvme-eui.00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
 	r := start(t, m, "", func(o *inventory.Options) {
@@ -440,7 +440,7 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 	r.waitOffer("example.org/other", "")
 }
 
-func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
+func TestHeldIDsStayUntilFree(t *testing.T) {
 	const id, resource = "node-A-widget", "example.org/widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
 		o.Remembered = map[string]map[string]kubelet.Known{resource: {id: {As: []string{id + "::2"}}}}
@@ -464,7 +464,7 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 	}
 }
 
-func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
+func TestCheckpointIDResendsList(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
 	before, _ := r.Snapshot()
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Noted}})
@@ -517,12 +517,12 @@ func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	}
 }
 
-func TestStateDirectoryThatCannotBeWrittenStopsNothing(t *testing.T) {
+func TestUnwritableStateDirectory(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "/dev/null/state")
 	r.waitOffer("example.org/widget", "node-A-widget Healthy")
 }
 
-func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
+func TestIdentitiesSavedAfterError(t *testing.T) {
 	dir := t.TempDir()
 	state := filepath.Join(dir, "state")
 	if err := os.WriteFile(state, nil, 0o600); err != nil { // a file prevents the creation of the directory
@@ -595,7 +595,7 @@ func TestBurstIsOneSnapshotOrFew(t *testing.T) {
 	}
 }
 
-func TestHangingDeviceHoldsUpNoOther(t *testing.T) {
+func TestHangingDeviceBlocksNoOther(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
 	hang(t, m, "widget9", "H")

@@ -272,7 +272,7 @@ func healthyIn(s *inventory.Snapshot, sysPath string) (n int) {
 }
 
 // A device that is found later on faulty hardware must be Unhealthy too.
-func TestPartThatComesLaterIsSick(t *testing.T) {
+func TestLaterPartIsUnhealthy(t *testing.T) {
 	const disk = "P: /devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/nvme2n1"
 	text := testdata(t, "nvme")
 	begin := strings.Index(text, disk)

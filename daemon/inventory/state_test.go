@@ -182,8 +182,8 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// TestStateThatIsNoDirectory expects one log line with the remedy. The devices must still be offered.
-func TestStateThatIsNoDirectory(t *testing.T) {
+// TestStateIsNotADirectory expects one log line with the remedy. The devices must still be offered.
+func TestStateIsNotADirectory(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -200,9 +200,9 @@ func TestStateThatIsNoDirectory(t *testing.T) {
 	}
 }
 
-// TestFullDiskHasWhatItHas fills the disk with the state file. Contents that the file already has count as saved. Other
+// TestFullDiskKeepsFiles fills the disk with the state file. Contents that the file already has count as saved. Other
 // contents are saved only when there is space again.
-func TestFullDiskHasWhatItHas(t *testing.T) {
+func TestFullDiskKeepsFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
 		m := udevtest.New(t, widget("w0", "A"))
@@ -231,8 +231,8 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 	})
 }
 
-// TestUncordonThatIsNotSaved checks that a device stays cordoned if its uncordon cannot be saved, even after a restart.
-func TestUncordonThatIsNotSaved(t *testing.T) {
+// TestUncordonNotSaved checks that a device stays cordoned if its uncordon cannot be saved, even after a restart.
+func TestUncordonNotSaved(t *testing.T) {
 	state := t.TempDir()
 	m := udevtest.New(t, widget("w0", "A"))
 	r := start(t, m, state)

@@ -126,10 +126,10 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestBookedIsAllThatTheCheckpointNames checks that the devices in the checkpoint include one that was just allocated, even
+// TestBookedMatchesCheckpoint checks that the devices in the checkpoint include one that was just allocated, even
 // if the caller has not asked for it. If its pod ends immediately, no later checkpoint names the device, so it would count
 // as held indefinitely.
-func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
+func TestBookedMatchesCheckpoint(t *testing.T) {
 	_, h := (&books{}).serve(t)
 	got, err := h.Ask(t.Context(), []string{"free"})
 	if err != nil {

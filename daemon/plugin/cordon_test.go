@@ -12,9 +12,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestCordonLeavesThePodAlone checks that a container can start again with a cordoned device that its pod holds, unless the
+// TestCordonKeepsPod checks that a container can start again with a cordoned device that its pod holds, unless the
 // device is Unhealthy for another reason. No other container may get the device.
-func TestCordonLeavesThePodAlone(t *testing.T) {
+func TestCordonKeepsPod(t *testing.T) {
 	b := newBench(t)
 	k := b.startKubelet()
 	b.waitAllocatable(k, 1)

@@ -174,7 +174,7 @@ func (b *bench) client() pluginapi.DevicePluginClient {
 	return pluginapi.NewDevicePluginClient(conn)
 }
 
-func TestSocketIsForRootAloneAndGoesWithTheEndpoint(t *testing.T) {
+func TestEndpointSocketLifetime(t *testing.T) {
 	b := newBench(t)
 	sockets := b.sockets()
 	if len(sockets) != 1 {
@@ -241,9 +241,9 @@ func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStreamThatEndsIsRegisteredAgain simulates a race in the device manager that disconnects a working stream. Like the
+// TestEndedStreamIsRegisteredAgain simulates a race in the device manager that disconnects a working stream. Like the
 // kubelet, it opens the stream during the call. The endpoint waits only a second for a stream that opens later.
-func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
+func TestEndedStreamIsRegisteredAgain(t *testing.T) {
 	b := newBench(t)
 	client, cuts := b.client(), make(chan context.CancelFunc, 10)
 	serveRegistration(t, b.dir, &refusing{accepted: make(chan string, 10), open: func(call context.Context) error {
@@ -354,7 +354,7 @@ func TestPreferredAllocationNeverFails(t *testing.T) {
 	}
 }
 
-func TestStaleSocketsAreRemovedAndForeignOnesAreNot(t *testing.T) {
+func TestStaleSockets(t *testing.T) {
 	first := newBench(t)
 	name := filepath.Base(first.sockets()[0])
 	hash := name[:strings.LastIndex(name, "-")]

@@ -112,7 +112,7 @@ func manyWidgets(n int) (recording string, ids []string) {
 
 // A list replaces the previous list. A first list with some devices missing would take these devices away from pods. So the
 // first message of each stream must be the whole list, for any client at any time.
-func TestTheFirstMessageIsTheWholeList(t *testing.T) {
+func TestFirstMessageIsCompleteList(t *testing.T) {
 	recording, want := manyWidgets(9)
 	for start := range 5 {
 		t.Run(fmt.Sprintf("start %d", start), func(t *testing.T) {

@@ -314,7 +314,7 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 }
 
 // If another plugin exists and the kubelet cannot be queried, the endpoint retries until it can.
-func TestKubeletThatCannotBeAsked(t *testing.T) {
+func TestKubeletUnreachable(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.counting.set(errors.New("rejected by rate limit"))
 	gate := h.counting.bar()
@@ -332,7 +332,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 
 // The endpoint registers the resource without an answer if there is no other plugin, or if the kubelet does not support the
 // query.
-func TestKubeletThatDoesNotSay(t *testing.T) {
+func TestKubeletWithoutCounts(t *testing.T) {
 	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
 		h := newHeldBench(t, true)
 		h.counting.set(err)
@@ -383,7 +383,7 @@ func TestOvertaken(t *testing.T) {
 }
 
 // Since 1.37, a kubelet counts the devices of an ended plugin as long as our stream is open.
-func TestOvertakenByOneWhoseListStays(t *testing.T) {
+func TestOvertakenWhileListStays(t *testing.T) {
 	h, k, end := newOvertakenBench(t)
 	end()
 	h.waitHeld(false)

@@ -37,7 +37,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	}
 }
 
-func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
+func TestOldSharesStay(t *testing.T) {
 	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}, HeldAs: []string{"a::0", "a::3"}}
 	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}}
 	offer := &inventory.Offer{Devices: []*inventory.Status{held, free}}

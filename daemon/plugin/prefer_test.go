@@ -158,7 +158,7 @@ func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 }
 
 // The choice is the same as if shares were chosen one by one, each from the device with the fewest used shares.
-func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
+func TestSpreadEqualsSingleChoices(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	o := offerOf(make([]int, 8), make([]string, 8)...)
 	for range 500 {
@@ -194,7 +194,7 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 }
 
 // The kubelet considers a device free as soon as its pod is gone. metalplugd learns this later.
-func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
+func TestPreferOmitsUncleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
 		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after the last pod"}},
 		{Device: &device.Device{ID: "b", NUMANode: 1}},

@@ -68,7 +68,7 @@ func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 // The endpoint detects a plugin with the same device IDs when that plugin gives a device to a container, because the answer
 // that the kubelet has saved is not ours. Devices that the other plugin gave before the endpoint registered do not count.
 // Devices that the endpoint gives do not count either.
-func TestOwnDevicesOfAnother(t *testing.T) {
+func TestSameIDsFromOtherPlugin(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
 		h.recordContainer("before", "VENDOR")
@@ -97,7 +97,7 @@ func TestOwnDevicesOfAnother(t *testing.T) {
 
 // A plugin with the same device IDs has given a device to a container. The conflict ends when the kubelet requests devices
 // from us again.
-func TestAskedBesideAnother(t *testing.T) {
+func TestConflictEndsOnRequest(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
 	h.waitConnected(k, h.registered)
@@ -255,7 +255,7 @@ func TestStir(t *testing.T) {
 }
 
 // A plugin can stop gracefully although metalplugd keeps a connection to the plugin.
-func TestGracefulStopBesidePeers(t *testing.T) {
+func TestGracefulStopWithPeers(t *testing.T) {
 	h := newHeldBench(t, true)
 	path := filepath.Join(h.dir, "vendor.sock")
 	l, err := net.Listen("unix", path)

@@ -62,7 +62,7 @@ func TestStuckLook(t *testing.T) {
 }
 
 // A client that connects and sends nothing does not prevent the endpoint from stopping.
-func TestEndBesideASilentClient(t *testing.T) {
+func TestStopWithSilentClient(t *testing.T) {
 	b := newBench(t)
 	conn, err := net.Dial("unix", b.sockets()[0])
 	if err != nil {

@@ -159,9 +159,9 @@ func TestUnreadableDrive(t *testing.T) {
 	}
 }
 
-// TestProbeOfADiskThatTurns checks that the quick check of a disk with 7,200 rpm ends within the time limit of a probe. The
+// TestProbeOfRotatingDisk checks that the quick check of a disk with 7,200 rpm ends within the time limit of a probe. The
 // simulated disk takes 10 ms for a seek and reads 150 MB a second.
-func TestProbeOfADiskThatTurns(t *testing.T) {
+func TestProbeOfRotatingDisk(t *testing.T) {
 	const probeTime = 16 * time.Second // device.probeLimit less device.AnswerTime
 	for rotational, limit := range map[string]time.Duration{"1\n": probeTime, "0\n": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {

@@ -97,10 +97,10 @@ func TestContentOfRealTools(t *testing.T) {
 	}
 }
 
-// TestContentOfOthers checks signatures for which no tool for Linux is easily available. The bytes are from the documents
+// TestSignaturesWithoutTools checks signatures for which no tool for Linux is easily available. The bytes are from the documents
 // that signature.go names. The test also puts them at 1 MiB, where they remain if the partition table is lost. See
-// TestKeptIsNotErased for more.
-func TestContentOfOthers(t *testing.T) {
+// TestSignaturesAreNotErased for more.
+func TestSignaturesWithoutTools(t *testing.T) {
 	const size = 64<<20 + 512
 	for _, c := range []struct {
 		want  string

@@ -47,9 +47,9 @@ func printOf0(m *machine) string {
 	return print
 }
 
-// TestErasureOfWhatIsKnown checks that the data of a pod is erased if the disk still holds this data or is blank, and that
+// TestErasureOfKnownContent checks that the data of a pod is erased if the disk still holds this data or is blank, and that
 // other data is not erased.
-func TestErasureOfWhatIsKnown(t *testing.T) {
+func TestErasureOfKnownContent(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(n *fakeNode)
 		want   Result
@@ -306,8 +306,8 @@ func TestMountedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestOtherWayToTheDisk checks that a disk is not erased if this host uses it through a second block device.
-func TestOtherWayToTheDisk(t *testing.T) {
+// TestSecondPathToDisk checks that a disk is not erased if this host uses it through a second block device.
+func TestSecondPathToDisk(t *testing.T) {
 	const (
 		function1   = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
 		other       = function1 + "/nvme/nvme1/nvme1n1"
@@ -428,8 +428,8 @@ func (m *machine) loop(err error) {
 	m.files(map[string]string{sysPath + "/loop/backing_file": "/srv/luns/disk1\n"})
 }
 
-// TestErasureGoesWrong checks that the answer reports errors of the kernel during an erasure.
-func TestErasureGoesWrong(t *testing.T) {
+// TestErasureErrors checks that the answer reports errors of the kernel during an erasure.
+func TestErasureErrors(t *testing.T) {
 	for _, c := range []struct {
 		request uintptr
 		err     error
@@ -478,9 +478,9 @@ func TestTimeIsUp(t *testing.T) {
 	})
 }
 
-// TestKernelDoesNotComeBack checks that the helper answers in time if a call of the kernel does not return, and names the
+// TestKernelHangs checks that the helper answers in time if a call of the kernel does not return, and names the
 // current step.
-func TestKernelDoesNotComeBack(t *testing.T) {
+func TestKernelHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)
 		end := make(chan struct{})

@@ -306,9 +306,9 @@ func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	}
 }
 
-// TestSanitizeGoesOn checks a sanitize operation that takes longer than the time limit. The helper must report that the
+// TestSanitizeContinues checks a sanitize operation that takes longer than the time limit. The helper must report that the
 // operation is running, must not start it twice, and must verify the disk at the end. Until then, the disk cannot be read.
-func TestSanitizeGoesOn(t *testing.T) {
+func TestSanitizeContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, first, _ := newDrive(t)
 		d.alone().sanicap = sanitizeBlock
@@ -351,8 +351,8 @@ func TestSanitizeGoesOn(t *testing.T) {
 	})
 }
 
-// TestAdminGoesWrong checks that nothing is done if the controller answers only errors.
-func TestAdminGoesWrong(t *testing.T) {
+// TestAdminCommandErrors checks that nothing is done if the controller answers only errors.
+func TestAdminCommandErrors(t *testing.T) {
 	for _, c := range []struct {
 		opcode uint8
 		cdw10  uint32
@@ -407,10 +407,10 @@ func TestProbeWithoutWords(t *testing.T) {
 	}
 }
 
-// TestControllersOfOthers checks that the helper does not erase an NVM subsystem with a controller of a virtual machine or
+// TestOtherControllers checks that the helper does not erase an NVM subsystem with a controller of a virtual machine or
 // of another host. This kernel has no driver for that controller, so the erasure would destroy data that the kernel does not
 // see.
-func TestControllersOfOthers(t *testing.T) {
+func TestOtherControllers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		cmic   byte

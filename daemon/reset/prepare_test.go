@@ -92,9 +92,9 @@ func TestBlankDiskIsProven(t *testing.T) {
 	}
 }
 
-// TestKeptIsNotErased checks that signatures of volume managers, RAID and similar formats are erased only by a manual
+// TestSignaturesAreNotErased checks that signatures of volume managers, RAID and similar formats are erased only by a manual
 // request, even if the daemon reports that a pod left them.
-func TestKeptIsNotErased(t *testing.T) {
+func TestSignaturesAreNotErased(t *testing.T) {
 	for _, c := range []struct {
 		want  string
 		at    int64
@@ -131,9 +131,9 @@ func TestKeptIsNotErased(t *testing.T) {
 	}
 }
 
-// TestDrivesThatLie checks that the helper does not trust a drive that acknowledges an erasure. It must read the blocks that
+// TestLyingDrives checks that the helper does not trust a drive that acknowledges an erasure. It must read the blocks that
 // had data.
-func TestDrivesThatLie(t *testing.T) {
+func TestLyingDrives(t *testing.T) {
 	const granule = 1 << 20
 	parts := func(n *fakeNode, from, length int64, keep func(at int64) bool) {
 		for at := from; at < from+length; at += blockSize {
@@ -376,9 +376,9 @@ func TestOpenElsewhere(t *testing.T) {
 	}
 }
 
-// TestTheQuestionComesLast checks that the helper does nothing slow between the answer about processes and the erasure.
+// TestHoldersCheckedLast checks that the helper does nothing slow between the answer about processes and the erasure.
 // After a long erasure, it must ask again.
-func TestTheQuestionComesLast(t *testing.T) {
+func TestHoldersCheckedLast(t *testing.T) {
 	for _, scrub := range []string{"zero", "format", "sanitize"} {
 		for _, opened := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -420,9 +420,9 @@ func TestTheQuestionComesLast(t *testing.T) {
 	}
 }
 
-// TestWritesByOthers checks that the helper notices a process that writes to the disk while the helper reads or erases it. The
+// TestConcurrentWrites checks that the helper notices a process that writes to the disk while the helper reads or erases it. The
 // process closes the disk in time, so only the kernel's count of writes shows the write.
-func TestWritesByOthers(t *testing.T) {
+func TestConcurrentWrites(t *testing.T) {
 	for _, c := range []struct {
 		name, scrub     string
 		reading, during int  // number of sectors that are written while the disk is read, and while it is erased

@@ -204,7 +204,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 }
 
 // A probe must neither claim nor read a disk that a pod holds.
-func TestProbeLeavesPodsAlone(t *testing.T) {
+func TestProbeDoesNotDisturbPods(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.busy, n.readError = true, unix.EIO
 	m.lockElsewhere(disk0)

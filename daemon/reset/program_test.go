@@ -114,8 +114,8 @@ func holdLock() error {
 	return nil
 }
 
-// TestLocksOfOthers checks that other users cannot open a lock, and that a link is refused.
-func TestLocksOfOthers(t *testing.T) {
+// TestLockAccess checks that other users cannot open a lock, and that a link is refused.
+func TestLockAccess(t *testing.T) {
 	h := &host{locks: filepath.Join(t.TempDir(), "new")}
 	unlock, err := h.lockDevice(t.Context(), "/sys/devices/x")
 	if err != nil {

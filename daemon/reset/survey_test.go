@@ -89,9 +89,9 @@ func TestSurveyIsInterrupted(t *testing.T) {
 	})
 }
 
-// TestSurveyOfWhatIsWritten checks that a survey notices a process that writes to blocks that were already read, even if the
+// TestWriteDuringSurvey checks that a survey notices a process that writes to blocks that were already read, even if the
 // process ends before the survey.
-func TestSurveyOfWhatIsWritten(t *testing.T) {
+func TestWriteDuringSurvey(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.enlarge()
 	m.files(map[string]string{disk0 + "/stat": "0 0 0 0 0 0 0 0 0 0 0\n"})
@@ -107,8 +107,8 @@ func TestSurveyOfWhatIsWritten(t *testing.T) {
 	}
 }
 
-// TestReadingEndsWithItsAsker checks that a survey ends when its client has disconnected.
-func TestReadingEndsWithItsAsker(t *testing.T) {
+// TestReadEndsWithClient checks that a survey ends when its client has disconnected.
+func TestReadEndsWithClient(t *testing.T) {
 	for _, do := range []Do{Survey, Probe} {
 		t.Run(string(do), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestReadingEndsWithItsAsker(t *testing.T) {
 	}
 }
 
-// TestSurveyOfWhatIsTaken checks that another process can claim the disk during a survey, and that the survey notices this.
-func TestSurveyOfWhatIsTaken(t *testing.T) {
+// TestClaimDuringSurvey checks that another process can claim the disk during a survey, and that the survey notices this.
+func TestClaimDuringSurvey(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(m *machine, n *fakeNode)

@@ -278,7 +278,7 @@ func TestExportedByNumber(t *testing.T) {
 }
 
 // A target continues to serve after configfs is unmounted, or after another file system is mounted over it.
-func TestExportsThatAreNotShown(t *testing.T) {
+func TestHiddenExports(t *testing.T) {
 	for _, c := range []struct {
 		name, module, refs, dir string
 		want                    string

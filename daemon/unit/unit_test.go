@@ -74,7 +74,7 @@ func helper(t *testing.T, text string) (client unit.Client, ran string) {
 	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: exchange.Direct, Config: file}}, file + ".ran"
 }
 
-func TestRunOfWhatIsConfigured(t *testing.T) {
+func TestRunConfiguredUnit(t *testing.T) {
 	client, ran := helper(t, configuration)
 	if err := client.Run(t.Context(), "example.org/widget", unit.Start, "node-widget0"); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-func TestAnswerThatIsNone(t *testing.T) {
+func TestInvalidAnswer(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"error":"","more":1}`: "unknown field", `{`: "unexpected EOF", `{} {}`: "bytes after the JSON value",
 	} {

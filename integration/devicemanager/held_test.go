@@ -277,7 +277,7 @@ func TestHeldBackFromAfter(t *testing.T) {
 
 // A plugin that restarts immediately keeps the resource. A plugin that crashes repeatedly serves the resource while it runs.
 // Between its runs, the daemon serves the resource.
-func TestHeldBackFromOneThatRestarts(t *testing.T) {
+func TestHeldBackForRestartingPlugin(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
 	r := newVendor(t, k, otherIDs()...)
@@ -378,7 +378,7 @@ func TestHeldBackAfterUnhealthy(t *testing.T) {
 
 // Plugins of other resources start and crash next to a plugin that has registered after the daemon. They disturb
 // neither that plugin nor the lists of a serving daemon.
-func TestHeldBackBesideCrashes(t *testing.T) {
+func TestHeldBackDuringCrashes(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
 	d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))

@@ -154,9 +154,9 @@ func commands(t *testing.T) []string {
 	return all
 }
 
-// TestClassesSayWhatTheyDo checks the comment at the top of each class file. It must answer an operator's first
+// TestClassComments checks the comment at the top of each class file. It must answer an operator's first
 // questions about such devices.
-func TestClassesSayWhatTheyDo(t *testing.T) {
+func TestClassComments(t *testing.T) {
 	found := 0
 	for _, s := range sources(t) {
 		if !strings.HasPrefix(s.name, "daemon/device/") || s.name == "daemon/device/bundle.go" ||
@@ -229,7 +229,7 @@ func stem(expression string) int {
 }
 
 // The tests that a README names must exist. Otherwise a reader could not find the proof of a statement.
-func TestReadmesNameTestsThatAreThere(t *testing.T) {
+func TestReadmeTestsExist(t *testing.T) {
 	tests := make(map[string]bool)
 	for _, pattern := range []string{"cgroup/*", "cmd/*/*", "daemon/*", "daemon/*/*", "integration/*/*"} {
 		files, err := filepath.Glob("../../" + pattern + "_test.go")

@@ -179,7 +179,7 @@ func TestImportsGoOneWay(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+func TestPackageComments(t *testing.T) {
 	for _, p := range packages(t) {
 		if p.Doc == "" {
 			t.Errorf("%s has no package comment", p.ImportPath)
@@ -187,8 +187,8 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// TestWhatTouchesDevicesIsSmall limits the code that runs with CAP_SYS_ADMIN to what can be read in an afternoon.
-func TestWhatTouchesDevicesIsSmall(t *testing.T) {
+// TestHelperSize limits the code that runs with CAP_SYS_ADMIN to what can be read in an afternoon.
+func TestHelperSize(t *testing.T) {
 	// These are the build tags of the Makefile and packaging/build.sh.
 	c := exec.Command("go", "list", "-deps", "-tags", "netgo,osusergo,nolibudev", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
 	out, err := c.Output()

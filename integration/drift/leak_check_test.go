@@ -17,8 +17,8 @@ var unwatched = map[string]string{
 	"integration/grafana":       "a module of its own, whose tests start nothing",
 }
 
-// TestLeaksAreLookedFor checks that each test package verifies that nothing is left running or open.
-func TestLeaksAreLookedFor(t *testing.T) {
+// TestLeakChecks checks that each test package verifies that nothing is left running or open.
+func TestLeakChecks(t *testing.T) {
 	tested, looks := make(map[string]bool), make(map[string]bool) // keys are folders
 	for _, name := range goFiles(t) {
 		text, err := os.ReadFile(name)

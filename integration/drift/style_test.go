@@ -139,8 +139,8 @@ func undocumented(t *testing.T, file string, d *ast.GenDecl) {
 	}
 }
 
-// TestErrorsSayWhat checks that an error has the form "verb object: cause". It must not add that something failed.
-func TestErrorsSayWhat(t *testing.T) {
+// TestErrorTexts checks that an error has the form "verb object: cause". It must not add that something failed.
+func TestErrorTexts(t *testing.T) {
 	banned := []string{"failed to", "unable to", "error while", "error when"}
 	for _, s := range sources(t) {
 		ast.Inspect(s.File, func(n ast.Node) bool {
@@ -161,7 +161,7 @@ func TestErrorsSayWhat(t *testing.T) {
 // bannedNames are words that do not describe the purpose of a thing.
 var bannedNames = []string{"manager", "helper", "util", "utils", "common", "provider", "factory", "impl"}
 
-func TestNamesSayWhat(t *testing.T) {
+func TestDescriptiveNames(t *testing.T) {
 	for _, s := range sources(t) {
 		base := strings.TrimSuffix(filepath.Base(s.name), ".go")
 		if slices.Contains(bannedNames, base) || base == "types" {

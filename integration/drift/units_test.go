@@ -163,9 +163,9 @@ func TestCapabilitiesOfHelpers(t *testing.T) {
 	}
 }
 
-// TestDescriptorsHaveTheNamesThatTheDaemonKnows checks that a unit passes each descriptor under the name that the
+// TestDescriptorNames checks that a unit passes each descriptor under the name that the
 // daemon expects.
-func TestDescriptorsHaveTheNamesThatTheDaemonKnows(t *testing.T) {
+func TestDescriptorNames(t *testing.T) {
 	passed := make(map[string]bool)
 	for _, name := range names(t, "systemd/metalplugd*.socket") {
 		for _, descriptor := range readUnit(t, name)["FileDescriptorName"] {
@@ -219,7 +219,7 @@ func TestDriverIsUnprivileged(t *testing.T) {
 	}
 }
 
-func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
+func TestSocketPathsMatchConfiguration(t *testing.T) {
 	c := config.Default()
 	for name, want := range map[string]string{
 		"metalplug-reset.socket": c.Reset.Socket, "metalplug-holders.socket": c.Reset.Holders,
@@ -246,9 +246,9 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 	}
 }
 
-// TestRuleMatchesWhatTheClassesDo checks that the udev rule that starts the daemon for a device agrees with the
+// TestUdevRuleMatchesClasses checks that the udev rule that starts the daemon for a device agrees with the
 // classes.
-func TestRuleMatchesWhatTheClassesDo(t *testing.T) {
+func TestUdevRuleMatchesClasses(t *testing.T) {
 	rules := text(t, "systemd/70-metalplug.rules")
 	want := 0
 	for _, class := range device.Classes {

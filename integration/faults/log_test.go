@@ -110,9 +110,9 @@ func stoppedJournal(t *testing.T) unread {
 	}
 }
 
-// TestLogThatIsNotRead stops the reader of the log before the daemon starts. Hotplug, allocation, container start and a
+// TestUnreadLog stops the reader of the log before the daemon starts. Hotplug, allocation, container start and a
 // kubelet restart must still work. When the reader continues, the log contains the first events.
-func TestLogThatIsNotRead(t *testing.T) {
+func TestUnreadLog(t *testing.T) {
 	noLeaks(t)
 	for name, make := range map[string]func(*testing.T) unread{"pipe": fullPipe, "journal": stoppedJournal} {
 		t.Run(name, func(t *testing.T) {

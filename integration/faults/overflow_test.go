@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatchThatOverflows causes more events in the kubelet's directory than the queue of a stopped daemon's watch can
+// TestWatchOverflow causes more events in the kubelet's directory than the queue of a stopped daemon's watch can
 // hold. Then it removes the daemon's sockets. No event reports this and no stream ends. So only the overflow makes the
 // daemon check its sockets.
-func TestWatchThatOverflows(t *testing.T) {
+func TestWatchOverflow(t *testing.T) {
 	noLeaks(t)
 	m := newKillableDaemon(t, wholeText)
 	m.waitShown(diskResource, m.disks[0].id(), "Healthy")

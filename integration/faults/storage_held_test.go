@@ -50,9 +50,9 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainIsNobodys checks that after a pod, a disk is offered only when its erasure has been saved. Data that
+// TestOfferedAgainHasNoTenant checks that after a pod, a disk is offered only when its erasure has been saved. Data that
 // the host writes to the disk after that must not count as the pod's, even if the daemon is killed at that moment.
-func TestOfferedAgainIsNobodys(t *testing.T) {
+func TestOfferedAgainHasNoTenant(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
 	cases := map[string]trouble{"with room": {func(volume) {}, func(volume) {}}}

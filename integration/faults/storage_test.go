@@ -174,9 +174,9 @@ var spoils = map[string]trouble{
 	"read-only": {volume.protect, volume.unprotect},
 }
 
-// TestStateThatCannotBeKept checks that the daemon offers a disk only when the evidence about this disk is saved, and
+// TestUnwritableState checks that the daemon offers a disk only when the evidence about this disk is saved, and
 // starts no container with a disk whose later erasure cannot be saved. The daemon must offer all other devices.
-func TestStateThatCannotBeKept(t *testing.T) {
+func TestUnwritableState(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
 	for how, v := range spoils {
@@ -244,8 +244,8 @@ func (w *whole) waitReported(file string) {
 	}
 }
 
-// TestRunThatCannotBeWritten checks that the daemon offers the devices without the control socket, and logs that.
-func TestRunThatCannotBeWritten(t *testing.T) {
+// TestUnwritableRunDirectory checks that the daemon offers the devices without the control socket, and logs that.
+func TestUnwritableRunDirectory(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
 	for how, v := range spoils {
@@ -266,9 +266,9 @@ func TestRunThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestSpecsThatCannotBeWritten checks that without specs, devices with inject = "cdi" are not offered, and all others are.
+// TestUnwritableSpecs checks that without specs, devices with inject = "cdi" are not offered, and all others are.
 // When there is space again, the specs are written.
-func TestSpecsThatCannotBeWritten(t *testing.T) {
+func TestUnwritableSpecs(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
 	for how, v := range spoils {

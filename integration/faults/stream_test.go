@@ -14,9 +14,9 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// TestStreamThatIsNeverRead opens a stream and reads nothing from it. The other streams must not wait. When the test
+// TestUnreadStream opens a stream and reads nothing from it. The other streams must not wait. When the test
 // finally reads, it must get only the newest list.
-func TestStreamThatIsNeverRead(t *testing.T) {
+func TestUnreadStream(t *testing.T) {
 	noLeaks(t)
 	const (
 		n       = 4000 // a list of so many devices exceeds the window of the stream, 64 KiB (RFC 9113, 6.9.2)

@@ -61,9 +61,9 @@ func lookAtSources(t *testing.T) {
 	}
 }
 
-// TestFromNothingToTheCause checks that each fault leads to a capacity of 0 or to too few devices, and that one command
+// TestDiagnosis checks that each fault leads to a capacity of 0 or to too few devices, and that one command
 // diagnoses the cause.
-func TestFromNothingToTheCause(t *testing.T) {
+func TestDiagnosis(t *testing.T) {
 	lookAtSources(t)
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestToldAgain checks which tests run again. A test that failed without a kernel crash must run again only on request.
-func TestToldAgain(t *testing.T) {
+// TestRetries checks which tests run again. A test that failed without a kernel crash must run again only on request.
+func TestRetries(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		passed, failed []string

@@ -50,7 +50,7 @@ func TestPseudonymsHaveTheSameForm(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSecret(t *testing.T) {
+func TestNotMasked(t *testing.T) {
 	s := make(secrets)
 	for _, value := range []string{"", "1234", "0x0000000000000000", "00000000-0000-0000-0000-000000000000", "eui.0000", "unknown serial"} {
 		s.add(value)
@@ -99,7 +99,7 @@ malformed
 }
 
 // Attributes that are too deep, other devices, and links to nothing in sysfs are left out.
-func TestAttributesThatAreLeftAlone(t *testing.T) {
+func TestSkippedAttributes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
