@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/metalplug/metalplug/daemon/api"
 )
@@ -88,6 +89,16 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		}
 	}
 	return devices, nil
+}
+
+// recordFailure makes metalplugd record why claims cannot be prepared, because "metalplugctl doctor" asks only metalplugd.
+func (d *driver) recordFailure(claims []*drapb.Claim, reason error) {
+	ctx, end := context.WithTimeout(context.Background(), retryInterval)
+	defer end()
+	for _, c := range claims {
+		invalid := api.Claim{Namespace: c.Namespace, Name: c.Name, Invalid: reason.Error()}
+		_ = d.client.Post(ctx, "/v1/claims/"+c.Uid+"/prepare", invalid, new(api.Prepared)) // metalplugd refuses the claim
+	}
 }
 
 // UnprepareResourceClaims releases the devices of claims. UnprepareResourceClaims does not wait until the devices are cleaned up,

@@ -4,6 +4,7 @@ package dra
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"sync/atomic"
 	"time"
@@ -37,8 +38,9 @@ var permanent = regexp.MustCompile(`^get resource claims: claim \S+ (got replace
 // requests counts the kubelet's requests that are in progress.
 type requests struct {
 	running    atomic.Int64
-	stop       chan struct{} // closed when the driver must not repeat requests any more
-	registered chan struct{} // has a buffer of one, which is filled when a kubelet has registered the driver
+	stop       chan struct{}               // closed when the driver must not repeat requests any more
+	failed     func([]*drapb.Claim, error) // called if claims cannot be prepared within requestLimit
+	registered chan struct{}               // has a buffer of one, which is filled when a kubelet has registered the driver
 }
 
 // intercept counts a request while it is in progress. intercept repeats a request to prepare claims while the API server or
@@ -57,13 +59,17 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 	defer end()
 	for {
 		answer, err := handle(ctx, request)
-		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares || apierrors.IsNotFound(err) || permanent.MatchString(err.Error()) {
+		prepare, prepares := request.(*drapb.NodePrepareResourcesRequest)
+		if err == nil || !prepares || apierrors.IsNotFound(err) || permanent.MatchString(err.Error()) {
 			return answer, err
 		}
 		select {
 		case <-time.After(retryInterval):
 			continue
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				r.failed(prepare.Claims, err)
+			}
 		case <-r.stop:
 		}
 		return answer, err

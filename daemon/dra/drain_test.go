@@ -67,7 +67,8 @@ func TestRepeat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, began := requests{stop: make(chan struct{})}, time.Now()
+				var recorded error // by metalplugd
+				r, began := requests{stop: make(chan struct{}), failed: func(_ []*drapb.Claim, err error) { recorded = err }}, time.Now()
 				time.AfterFunc(c.stops, r.drain)
 				_, err := r.intercept(t.Context(), c.request, nil, func(ctx context.Context, _ any) (any, error) {
 					if c.hangs {
@@ -80,6 +81,9 @@ func TestRepeat(t *testing.T) {
 				})
 				if took := time.Since(began); took < c.want-retryInterval || took > c.want+retryInterval || (err == nil) != (took >= c.down) {
 					t.Errorf("it took %v and the error is %v, want %v", took, err, c.want)
+				}
+				if (recorded != nil) != (c.want == requestLimit) {
+					t.Errorf("metalplugd has recorded %v", recorded)
 				}
 				<-time.After(drainLimit) // drain must end before the test
 			})

@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 			return err
 		}
 	}
-	served := requests{stop: make(chan struct{}), registered: make(chan struct{}, 1)}
+	served := requests{stop: make(chan struct{}), failed: d.recordFailure, registered: make(chan struct{}, 1)}
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), d,
 		kubeletplugin.DriverName(DriverName), kubeletplugin.NodeName(o.Node), kubeletplugin.KubeClient(o.Kube),
 		kubeletplugin.PluginDataDirectoryPath(data),

@@ -30,6 +30,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/metalplug/metalplug/daemon/api"
 )
@@ -118,7 +119,11 @@ func TestPrepare(t *testing.T) {
 			Driver: DriverName, Request: request, Pool: "n1", Device: fmt.Sprint("a-", 1+i/4), ShareID: &id, AdminAccess: &admin,
 		})
 	}
-	result := prepared(t, daemon(t, echo), claim(results...))
+	asked := claim(results...)
+	asked.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{ // for the device of the other driver
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "other"}},
+	}}
+	result := prepared(t, daemon(t, echo), asked)
 	want := []string{"[u1=ns/c1 {Name:r Devices:[A_1 A_2] Admin:false}]", "[]", "[u1=ns/c1 {Name:q Devices:[A_1] Admin:false}]", "[u1=ns/c1 {Name:all Devices:[A_1] Admin:true}]", "[]"}
 	if result.Err != nil || len(result.Devices) != len(want) {
 		t.Fatalf("the kubelet gets %+v", result)
@@ -355,5 +360,18 @@ func TestNoDaemon(t *testing.T) {
 	c := claim(resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"})
 	if all, err := d.PrepareResourceClaims(context.Background(), []*resourceapi.ResourceClaim{c}); !errors.Is(err, api.ErrNoAnswer) {
 		t.Errorf("while metalplugd is down, the kubelet gets %v, %v", all, err)
+	}
+}
+
+// If the API server refuses a claim, the operator sees the reason.
+func TestFailureIsRecorded(t *testing.T) {
+	var got api.Claim
+	d := daemon(t, func(uid string, ask api.Claim) (api.Prepared, *api.Refused) {
+		got = ask
+		return api.Prepared{}, &api.Refused{Code: 409, Text: uid}
+	})
+	d.recordFailure([]*drapb.Claim{{Uid: "u1", Namespace: "ns", Name: "c1"}}, errors.New("forbidden"))
+	if got.Namespace != "ns" || got.Name != "c1" || got.Invalid != "forbidden" {
+		t.Errorf("metalplugd has recorded %+v", got)
 	}
 }
