@@ -31,7 +31,7 @@ type scanner struct {
 	steps    atomic.Int64 // incremented with each answer from the kernel
 	querying atomic.Bool  // set while a query about a file is in progress
 	mounts   *mounts      // nil before the first use
-	end      time.Time    // result of [scan.limit]
+	end      time.Time    // result of [scan.timeLimit]
 
 	// guarded by scan.mu
 	comm     string

@@ -48,7 +48,7 @@ const (
 	// patience is the maximum time that a system call about a process may take. progressChecks is the number of checks
 	// for progress in that time.
 	patience, progressChecks = time.Second, 4
-	// maxPause limits the time between two passes. maxPause is less than the time patience.
+	// maxPause limits the time between two passes. maxPause is less than patience.
 	maxPause = 100 * time.Millisecond
 )
 
@@ -133,7 +133,7 @@ func (s *scan) run() error {
 		return fmt.Errorf("%w: %s does not belong to the host's PID namespace", ErrIncomplete, s.proc)
 	}
 	for round := range rounds {
-		found, err := s.round(round)
+		found, err := s.readRound(round)
 		if err != nil || found == 0 && len(s.pods) == 0 {
 			return err
 		}
@@ -142,10 +142,10 @@ func (s *scan) run() error {
 	return nil
 }
 
-// round reads the processes that were not listed in an earlier round, and returns their number. round reads the processes of the
-// host first, so that only pods can exceed the limit on stuck threads. Then round reads the pods, including those that took too long
-// in the previous round.
-func (s *scan) round(n int) (found int, err error) {
+// readRound reads the processes that were not listed in an earlier round, and returns their number. readRound reads the
+// processes of the host first, so that only pods can exceed the limit on stuck threads. Then readRound reads the pods,
+// including those that took too long in the previous round.
+func (s *scan) readRound(n int) (found int, err error) {
 	pids, err := list(s.proc, maxProcesses)
 	if err != nil {
 		return 0, err
@@ -181,9 +181,9 @@ type reader struct {
 	rest    work     // processes taken from the queue but not read yet
 }
 
-// drain reads the processes in a queue, several at a time. If the kernel does not answer a reader within the time patience,
-// drain abandons the reader and its process. drain starts two new readers in place of the abandoned one, because the processes of
-// many pods may be stuck.
+// drain reads the processes in a queue, several at a time. If the kernel does not answer a reader in time (see patience), drain
+// abandons the reader and its process. drain starts two new readers in place of the abandoned one, because the processes of many
+// pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -227,7 +227,7 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 		for ; len(w.pids) > 0; w = r.rest {
 			r.mu.Lock()
 			o, begin := r.owners[w.podUID], r.now()
-			now, sample := &scanner{scan: r.scan, pid: w.pids[0], podUID: w.podUID, owner: o, careful: r.remote, end: r.limit(o)}, o.pids
+			now, sample := &scanner{scan: r.scan, pid: w.pids[0], podUID: w.podUID, owner: o, careful: r.remote, end: r.timeLimit(o)}, o.pids
 			r.current, r.rest = now, work{w.podUID, w.pids[1:]}
 			r.mu.Unlock()
 			held := make(map[Number]bool)
@@ -240,17 +240,17 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// limit returns when a reader must stop reading an owner's process. The result is zero, which means never, for the host and for a
-// privileged pod. The caller must hold the lock.
-func (s *scan) limit(o *owner) time.Time {
+// timeLimit returns when a reader must stop reading an owner's process. The result is zero, which means never, for the host and
+// for a privileged pod. The caller must hold the lock.
+func (s *scan) timeLimit(o *owner) time.Time {
 	if !o.pod || o.privileged.Load() {
 		return time.Time{}
 	}
 	return s.now().Add(max(share, min(share<<s.number, o.spent+s.deadline.Sub(s.now()))) - o.spent)
 }
 
-// giveUp abandons the current process if the reader has made no progress within the time patience. If giveUp has done so, the
-// result "stuck" is true. The result "rest" contains the processes that the reader has not read yet. giveUp marks the current
+// giveUp abandons the current process if the kernel has not answered the reader in time (see patience). If giveUp has done so,
+// the result "stuck" is true. The result "rest" contains the processes that the reader has not read yet. giveUp marks the current
 // process as unread, and the scan then skips all other processes of the same pod. If a file on a network file system may be the
 // cause, giveUp instead makes the process the first in rest. The scan then reads the process again, but without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
@@ -297,7 +297,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	r.comm = comm
 	if podUID != r.podUID { // for example, if a runtime has started the process for a container
 		r.owner = s.ownerOf(podUID, r.pid)
-		r.end = s.limit(r.owner)
+		r.end = s.timeLimit(r.owner)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
 		return errStuck

@@ -73,8 +73,8 @@ func rearm(dir string, add func(dir string) error) error {
 	}
 }
 
-// addNearest adds dir and its nearest existing parent. If directories are missing, addNearest returns the topmost missing one.
-// addNearest ignores missing directories and errors from the parents.
+// addNearest starts to watch dir and its nearest existing parent. If directories are missing, addNearest returns the topmost
+// missing one. addNearest ignores missing directories and errors from the parents.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

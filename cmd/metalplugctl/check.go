@@ -49,7 +49,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		checked.Warnings = append(checked.Warnings, findIgnored(checked.File)...)
 		if *recorded != "" {
 			p := preview{file: checked.File}
-			if err := p.machine(*recorded); err != nil {
+			if err := p.selectMachine(*recorded); err != nil {
 				return err
 			}
 			c.Hardware.Recording = p.Recording
@@ -63,7 +63,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 			if err == nil && !r.Optional {
 				reported = checked.compare(c, r, all[i])
 			}
-			checked.review(c, r, reported)
+			checked.warnOfMistakes(c, r, reported)
 		}
 		if explain {
 			checked.Resources, checked.Unclaimed = all, unclaimed
@@ -103,9 +103,9 @@ func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format stri
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds a warning about each valid value that is probably a mistake. review skips the key in the parameter "reported",
-// because that key has a warning already.
-func (f *checkedFiles) review(c config.Config, r config.Resource, reported string) {
+// warnOfMistakes adds a warning about each valid value that is probably a mistake. warnOfMistakes skips the key in the
+// parameter "reported", because that key has a warning already.
+func (f *checkedFiles) warnOfMistakes(c config.Config, r config.Resource, reported string) {
 	for i, patterns := range []map[string]string{r.Match, r.Exclude} {
 		for _, key := range slices.Sorted(maps.Keys(patterns)) {
 			at := []string{"match.", "exclude."}[i] + key
@@ -165,7 +165,7 @@ func (s *screen) writeCheck(c checkedFiles) {
 	}
 	for _, r := range c.Resources {
 		s.WriteString("\n")
-		s.resourceMatch(r)
+		s.writeMatch(r)
 	}
 }
 
@@ -192,7 +192,7 @@ type matchedDevice struct {
 // matchResources assigns all devices to the resources, in the order of the configuration. The devices are those of the node or of
 // the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
-	devices, host, done, err := hardware(c)
+	devices, host, done, err := openSource(c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -345,8 +345,8 @@ func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	return len(r.Exclude) > 0 && matchesToo(h, without, u, id) && !matchesToo(h, r, u, id)
 }
 
-// resourceMatch writes a list of the devices that match a resource.
-func (s *screen) resourceMatch(t resourceMatch) {
+// writeMatch writes a list of the devices that match a resource.
+func (s *screen) writeMatch(t resourceMatch) {
 	text := fmt.Sprintf("devices: %d", len(t.Devices))
 	if len(t.Devices) == 0 {
 		text += "; " + t.explainIdle()

@@ -24,7 +24,7 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return o.follow(cmd, false, func(e api.Event) error {
-			return show(cmd.OutOrStdout(), *output, true, e, func(s *screen) { s.event(e) })
+			return show(cmd.OutOrStdout(), *output, true, e, func(s *screen) { s.writeEvent(e) })
 		})
 	}
 	return cmd
@@ -81,8 +81,8 @@ func (o *clientOptions) stream(ctx context.Context, handle func(api.Event) error
 	}
 }
 
-// event prints an event on one line, unless the text is wider than the terminal.
-func (s *screen) event(e api.Event) {
+// writeEvent prints an event on one line, unless the text is wider than the terminal.
+func (s *screen) writeEvent(e api.Event) {
 	var about []string
 	switch {
 	case e.Device != nil:

@@ -20,14 +20,14 @@ func TestHeldBackIsShown(t *testing.T) {
 		t.Error("status says that something is wrong")
 	}
 	s := screen{}
-	s.status(status, time.Now())
+	s.writeStatus(status, time.Now())
 	for _, want := range []string{"2 of 2 healthy; held back", "nvidia.com/gpu is held back: " + cause, "-> " + otherPluginRemedy} {
 		if !strings.Contains(s.String(), want) {
 			t.Errorf("status does not say %q:\n%s", want, s.String())
 		}
 	}
 	s = screen{}
-	s.devices([]api.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []api.Resource{r}, false)
+	s.writeDevices([]api.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []api.Resource{r}, false)
 	if !strings.Contains(s.String(), "held back: "+cause) {
 		t.Errorf("list does not say why:\n%s", s.String())
 	}

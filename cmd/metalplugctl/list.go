@@ -38,7 +38,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 				s.line("", "", "metalplugd has not inspected the hardware yet: repeat the command in a few seconds.")
 				return
 			}
-			s.devices(devices, resources, all)
+			s.writeDevices(devices, resources, all)
 		})
 	}
 	return cmd
@@ -54,9 +54,9 @@ func (o *clientOptions) ask(cmd *cobra.Command) (devices []api.Device, resources
 	return devices, resources, err
 }
 
-// devices writes a table of devices. If the parameter "all" is true, the table includes devices that are not offered, and has a
-// column for PCI addresses.
-func (s *screen) devices(devices []api.Device, resources []api.Resource, all bool) {
+// writeDevices writes a table of devices. If the parameter "all" is true, the table includes devices that are not offered, and
+// has a column for PCI addresses.
+func (s *screen) writeDevices(devices []api.Device, resources []api.Resource, all bool) {
 	held := make(map[string]string)
 	for _, r := range resources {
 		held[r.Name] = r.Held
@@ -177,5 +177,5 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 func (s *screen) writeWatch(devices []api.Device, resources []api.Resource) {
 	s.writeRegistrations(resources)
 	s.WriteString("\n")
-	s.devices(byUrgency(devices), resources, false)
+	s.writeDevices(byUrgency(devices), resources, false)
 }

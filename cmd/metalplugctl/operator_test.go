@@ -679,7 +679,7 @@ func TestColours(t *testing.T) {
 		t.Fatal(err)
 	}
 	colours := &screen{colours: true}
-	colours.devices(devices, resources, false)
+	colours.writeDevices(devices, resources, false)
 	if !strings.Contains(colours.String(), green+"Healthy"+normal) {
 		t.Errorf("no colour: %s", colours.String())
 	}

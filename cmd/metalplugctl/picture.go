@@ -68,7 +68,7 @@ func (b *branch) first() api.Place {
 // branch draws a branch and everything below it. The parameter left is the position of the left edge. The result is the vertical
 // middle of the first box.
 func (d *drawing) branch(b *branch, left int) (middle int) {
-	name, b := b.joined()
+	name, b := b.followChain()
 	var ends []int
 	for _, p := range b.devices {
 		ends = append(ends, d.device(p, name, left))

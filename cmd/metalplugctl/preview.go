@@ -74,7 +74,7 @@ func previewCommand() *cobra.Command {
 			}
 			p.Containers = append(p.Containers, c)
 		}
-		if err := p.machine(*recorded); err != nil {
+		if err := p.selectMachine(*recorded); err != nil {
 			return err
 		}
 		return live(cmd, *output, *once, func(v *view) error {
@@ -98,7 +98,7 @@ func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *v
 				state.Resources = append(state.Resources, r)
 			}
 		}
-		return v.show(cmd.OutOrStdout(), output, false, state, func(s *screen) { s.preview(state) })
+		return v.show(cmd.OutOrStdout(), output, false, state, func(s *screen) { s.writePreview(state) })
 	})
 	for _, c := range p.Containers {
 		if c.Error != "" && v == nil {
@@ -111,9 +111,9 @@ func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *v
 	return err
 }
 
-// machine selects the machine whose devices are shown. The parameter "recorded" names a recording. If it is empty, machine
-// selects the configured recording, or else this node.
-func (p *preview) machine(recorded string) error {
+// selectMachine selects the machine whose devices are shown. The parameter "recorded" names a recording. If it is empty,
+// selectMachine selects the configured recording, or else this node.
+func (p *preview) selectMachine(recorded string) error {
 	c, err := config.Load(p.file)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (p *preview) machine(recorded string) error {
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		var names screen
-		names.bundledRecordings("")
+		names.writeRecordings("")
 		return fmt.Errorf("invalid recording %q: must be a file or one of:\n%s", recorded, &names)
 	}
 	p.title = "Recording " + recorded
@@ -140,9 +140,9 @@ func (p *preview) machine(recorded string) error {
 	return err
 }
 
-// hardware returns the devices from the source that a configuration selects. The result "done" is a function that removes the
+// openSource returns the devices from the source that a configuration selects. The result "done" is a function that removes the
 // temporary files.
-func hardware(c config.Config) (devices []udev.Device, h *device.Host, done func(), err error) {
+func openSource(c config.Config) (devices []udev.Device, h *device.Host, done func(), err error) {
 	if c.Hardware.Recording == "" {
 		devices, err = udev.Enumerate()
 		return devices, &device.Host{Tree: sysfsOf(c)}, func() {}, err
@@ -160,15 +160,15 @@ func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 
-// bundledRecordings writes the names and titles of the bundled recordings. Each line begins with the given text.
-func (s *screen) bundledRecordings(before string) {
+// writeRecordings writes the names and titles of the bundled recordings. Each line begins with the given text.
+func (s *screen) writeRecordings(before string) {
 	for _, r := range recording.Bundled() {
 		s.line("  ", "", fmt.Sprintf("%s%-12s  # %s", before, r.Name, r.Title))
 	}
 }
 
-// preview writes a state as text, beginning with a summary and warnings.
-func (s *screen) preview(state previewState) {
+// writePreview writes a state as text, beginning with a summary and warnings.
+func (s *screen) writePreview(state previewState) {
 	s.line("", "", state.Machine)
 	if state.Socket != "" {
 		s.line("", "", "In another shell: export METALPLUG_SOCKET="+state.Socket+"; "+os.Args[0]+" list")
@@ -184,17 +184,17 @@ func (s *screen) preview(state previewState) {
 		s.table("  ", rows...)
 	}
 	for _, c := range state.Containers {
-		s.container(c)
+		s.writeContainer(c)
 	}
 	s.WriteString("\n")
 	if !slices.ContainsFunc(state.Devices, func(d api.Device) bool { return d.Resource != "" }) {
 		s.line("", "", "The configuration matches no device of this machine. For a disk, add a [[resource]], see metalplug.toml(5). To preview another machine:")
 		s.WriteString("\n")
-		s.bundledRecordings(os.Args[0] + " preview --recording ")
+		s.writeRecordings(os.Args[0] + " preview --recording ")
 		s.WriteString("\n")
 	}
 	if len(state.Devices) > 0 {
-		s.devices(byUrgency(state.Devices), state.Resources, true)
+		s.writeDevices(byUrgency(state.Devices), state.Resources, true)
 	}
 	s.WriteString("\n")
 }
@@ -215,8 +215,8 @@ func parseContainer(text string) (api.Container, error) {
 	return api.Container{Resource: name, Count: n}, nil
 }
 
-// container writes the devices and environment variables that a container would get.
-func (s *screen) container(c api.Container) {
+// writeContainer writes the devices and environment variables that a container would get.
+func (s *screen) writeContainer(c api.Container) {
 	s.WriteString("\n")
 	asks := fmt.Sprintf("A container that requests %s=%d gets", c.Resource, c.Count)
 	if c.Error != "" {

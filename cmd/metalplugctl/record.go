@@ -70,7 +70,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 // record returns a recording of the devices that metalplugd needs to build its device list.
 func record(r *recording.Recorder, c config.Config, devices []udev.Device) string {
 	serials := map[bool]string{true: "kept", false: "replaced"}[r.Serials]
-	text := r.Record(relevant(&device.Host{Tree: r.Tree}, c.Rules(), devices))
+	text := r.Record(selectDevices(&device.Host{Tree: r.Tree}, c.Rules(), devices))
 	return fmt.Sprintf("# Recorded by metalplugctl %s. Serial numbers were %s.\n\n%s", version, serials, text)
 }
 
@@ -83,9 +83,9 @@ var extraSubsystems = []string{
 // moduleDirs lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
 var moduleDirs = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that a class uses, their parents, and the devices in the subsystems of extraSubsystems. relevant
-// omits RAM disks and unused loop devices.
-func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
+// selectDevices returns the devices that a class uses, their parents, and the devices in the subsystems of extraSubsystems.
+// selectDevices omits RAM disks and unused loop devices.
+func selectDevices(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
 	for _, d := range devices {
@@ -150,23 +150,23 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 		c.Files = []string{file}
 	}
 	for _, name := range c.Files {
-		b.configuration(name)
+		b.addConfiguration(name)
 	}
 	d := newDoctor(ctx, o, file)
 	b.addAnswers(ctx, d.client)
 	findings := screen{}
 	findings.writeFindings(d.examine())
 	b.add("doctor.txt", findings.Bytes(), nil)
-	b.journal(ctx)
+	b.addJournal(ctx)
 	b.addVersions()
 }
 
 // placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. configuration masks the values of env, because they may be passwords. If a value
-// contains an escape sequence, the text may show it in another form, so configuration omits the file.
-func (b *bugReport) configuration(name string) {
+// addConfiguration adds a configuration file. addConfiguration masks the values of env, because they may be passwords. If a
+// value contains an escape sequence, the text may show it in another form, so addConfiguration omits the file.
+func (b *bugReport) addConfiguration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
 	for _, value := range values {
@@ -233,8 +233,8 @@ func (b *bugReport) hideDevice(id string) {
 	}
 }
 
-// journal adds the newest journal lines of metalplug's units, with the name of the node masked.
-func (b *bugReport) journal(ctx context.Context) {
+// addJournal adds the newest journal lines of metalplug's units, with the name of the node masked.
+func (b *bugReport) addJournal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder
 	for line := range bytes.Lines(out) {

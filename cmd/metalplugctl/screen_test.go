@@ -60,7 +60,7 @@ func TestEventsOnOneLine(t *testing.T) {
 	} {
 		test.event.Time = at
 		s := &screen{}
-		s.event(test.event)
+		s.writeEvent(test.event)
 		if want := "2026-01-02 03:04:05Z  " + test.want + "\n"; s.String() != want {
 			t.Errorf("%q, want %q", s, want)
 		}
@@ -97,7 +97,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	last := now.Add(-time.Hour)
 	s := &screen{}
-	s.status(api.Status{
+	s.writeStatus(api.Status{
 		Version: "1.0", Uptime: 90, Source: "udev",
 		Configuration: api.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
 		Devices:       api.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},

@@ -22,7 +22,7 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 		if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 			return err
 		}
-		return cmp.Or(show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.status(status, time.Now()) }), foundIf(!allWell(status)))
+		return cmp.Or(show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.writeStatus(status, time.Now()) }), foundIf(!allWell(status)))
 	}
 	return cmd
 }
@@ -42,8 +42,8 @@ func allWell(s api.Status) bool {
 // maxCordons is the maximum number of cordoned devices in the output. The command "list" shows all cordoned devices.
 const maxCordons = 5
 
-// status writes the state of metalplugd.
-func (s *screen) status(v api.Status, now time.Time) {
+// writeStatus writes the state of metalplugd.
+func (s *screen) writeStatus(v api.Status, now time.Time) {
 	fact := func(name, text string) { s.line(fmt.Sprintf("%-14s", name), bold, text) }
 	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, formatDuration(time.Duration(v.Uptime*float64(time.Second)))))
 	fact("hardware", v.Source)

@@ -25,7 +25,7 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 		ask := func(o *clientOptions) error { return o.client().Get(cmd.Context(), "/v1/topology", &t) }
 		if *recorded != "" {
 			p := preview{file: *file, logLevel: "warn"}
-			if err = p.machine(*recorded); err == nil {
+			if err = p.selectMachine(*recorded); err == nil {
 				err = p.run(cmd, ask)
 			}
 		} else {
@@ -38,7 +38,7 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 			_, err := io.WriteString(cmd.OutOrStdout(), drawTopology(t))
 			return err
 		}
-		return show(cmd.OutOrStdout(), *output, false, t, func(s *screen) { s.topology(t) })
+		return show(cmd.OutOrStdout(), *output, false, t, func(s *screen) { s.writeTopology(t) })
 	}
 	return cmd
 }
@@ -55,8 +55,8 @@ var legend = []struct {
 	{api.SYS, "the interconnect between NUMA nodes"},
 }
 
-// topology writes the PCI tree and the distances.
-func (s *screen) topology(t api.Topology) {
+// writeTopology writes the PCI tree and the distances.
+func (s *screen) writeTopology(t api.Topology) {
 	root, ends, elsewhere := treeOf(t)
 	rows := [][]cell{cells("PCI", "NUMA", "LINK", "NAME", "DEVICE", "BUNDLE", "HELD BY")}
 	for _, below := range root.below {
@@ -140,8 +140,9 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows a chain of bridges with one branch each. The results are the joined names of these bridges, and the last branch.
-func (b *branch) joined() (name string, end *branch) {
+// followChain follows a chain of bridges with one branch each. The results are the joined names of these bridges, and the
+// last branch.
+func (b *branch) followChain() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]
 	}
@@ -150,7 +151,7 @@ func (b *branch) joined() (name string, end *branch) {
 
 // rows returns the rows for the branch and everything below it. A chain of bridges with one branch each has one row.
 func (b *branch) rows(indent string) [][]cell {
-	name, b := b.joined()
+	name, b := b.followChain()
 	name = indent + name
 	var rows [][]cell
 	for _, p := range b.devices {

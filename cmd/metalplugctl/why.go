@@ -26,7 +26,7 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(absolutePath(args[0])), &answer); err != nil {
 			return err
 		}
-		err := show(cmd.OutOrStdout(), *output, false, answer, func(s *screen) { s.answer(answer) })
+		err := show(cmd.OutOrStdout(), *output, false, answer, func(s *screen) { s.writeAnswer(answer) })
 		return cmp.Or(err, foundIf(slices.ContainsFunc(answer.Found, isUnavailable)))
 	}
 	return cmd
@@ -60,8 +60,8 @@ func absolutePath(what string) string {
 	return what
 }
 
-// answer writes why a device is offered, or why it is not.
-func (s *screen) answer(a api.Answer) {
+// writeAnswer writes why a device is offered, or why it is not.
+func (s *screen) writeAnswer(a api.Answer) {
 	for i, e := range a.Found {
 		if i > 0 {
 			s.WriteString("\n")

@@ -137,7 +137,7 @@ type Status struct {
 	Unwritten     []string         `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
 }
 
-// Totals contains numbers of devices. A device with several shares counts once.
+// Totals contains the number of devices in each state. A device with several shares counts once.
 type Totals struct {
 	Healthy   int `json:"healthy"`
 	Unhealthy int `json:"unhealthy"` // gone, faulty or cordoned

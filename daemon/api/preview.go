@@ -11,7 +11,7 @@ type Preview struct {
 	Error      string      `json:"error,omitempty"`      // why the preview cannot run, or empty
 }
 
-// Container is the request of one container, with the result.
+// Container is the request of one container for devices, together with the result.
 type Container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`

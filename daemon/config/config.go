@@ -138,8 +138,8 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional is true for a built-in resource that no file names. An optional resource is not registered with the kubelet until
-	// a device has matched it. A resource that a file names is always registered, but a pod that requests the resource does not
+	// Optional is true for a built-in resource that no file contains. An optional resource is not registered with the kubelet
+	// until a device has matched it. A resource in a file is always registered, but a pod that requests the resource does not
 	// start while the resource has no devices.
 	Optional bool
 }

@@ -36,7 +36,7 @@ var builtin = []map[string]any{
 	{"name": nvme, "class": "nvme"},
 }
 
-// nvme is a built-in resource that is off until a file names it and sets a scrub.
+// nvme is a built-in resource that metalplugd ignores unless a file contains the resource and sets its scrub.
 const nvme = "metalplug.io/nvme"
 
 // builtinValues returns the built-in values for a resource name, or nil.
@@ -58,7 +58,7 @@ func builtinResource(values ...map[string]any) Resource {
 	return resource(t)
 }
 
-// BuiltinRules returns the rules of all built-in resources, including those that are off until a file names them.
+// BuiltinRules returns the rules of all built-in resources, including those that metalplugd ignores unless a file contains them.
 func BuiltinRules() []device.Rule {
 	none := map[string]any{"reset": map[string]any{"scrub": None}}
 	var rules []device.Rule

@@ -19,9 +19,9 @@ import (
 
 // Load reads a configuration file, and after it the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
 // later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that resource
-// key by key. The tables match, exclude and env are each replaced as a whole. The resources that the files name come first, in
-// the order of the files, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. Any error is
-// a [Problems]. After an error, the returned Config still contains the names of the files.
+// key by key. The tables match, exclude and env are each replaced as a whole. The resources in the files come first, in the order
+// of the files, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. Any error is a
+// [Problems]. After an error, the returned Config still contains the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}
@@ -38,7 +38,7 @@ func load(main string, optional bool) (Config, error) {
 	}
 	names, err := dropIns(filepath.Join(filepath.Dir(main), "conf.d"))
 	if err != nil {
-		files = append(files, &file{problems: Problems{unreadable(filepath.Join(filepath.Dir(main), "conf.d"), err)}})
+		files = append(files, &file{problems: Problems{readProblem(filepath.Join(filepath.Dir(main), "conf.d"), err)}})
 	}
 	for _, name := range names {
 		files = append(files, read(name))
@@ -94,8 +94,8 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable returns the problem to report for a file that cannot be read. The message does not repeat the name of the file.
-func unreadable(name string, err error) Problem {
+// readProblem returns the problem to report for a file that cannot be read. The message does not repeat the name of the file.
+func readProblem(name string, err error) Problem {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = fmt.Errorf("%s: %w", pathError.Op, pathError.Err)
 	}
@@ -126,7 +126,7 @@ func read(name string) *file {
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return &file{name: name, problems: Problems{unreadable(name, err)}}
+		return &file{name: name, problems: Problems{readProblem(name, err)}}
 	}
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
@@ -136,7 +136,7 @@ func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
 	if err != nil {
-		return &file{name: name, problems: Problems{syntax(name, err)}}
+		return &file{name: name, problems: Problems{syntaxProblem(name, err)}}
 	}
 	resources := tree[resourceKey]
 	delete(tree, resourceKey)
@@ -169,8 +169,8 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 // tomlRemedy shows the syntax of TOML, which has neither the "key: value" of YAML nor the braces of JSON.
 const tomlRemedy = `; in TOML, write key = "text", key = 1 or key = true below [NAME] or [[resource]], and a key such as "ATTR{size}" in quotes`
 
-// syntax returns the first problem in a file that is not TOML. The text after this problem cannot be parsed reliably.
-func syntax(name string, err error) Problem {
+// syntaxProblem returns the first problem in a file that is not TOML. The text after this problem cannot be parsed reliably.
+func syntaxProblem(name string, err error) Problem {
 	parseError, ok := errors.AsType[toml.ParseError](err)
 	if !ok {
 		return Problem{File: name, What: err.Error()}
@@ -260,7 +260,7 @@ func siblingKeys(path toml.Key) (names []string) {
 // Finally, it tries the map keyReplacements.
 func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
-	if near := similar(name, siblings); near != "" {
+	if near := mostSimilar(name, siblings); near != "" {
 		return near
 	}
 	for _, key := range slices.Backward(slices.Sorted(maps.Keys(exampleValues))) {

@@ -74,15 +74,15 @@ func suggestWord(word string, words []string) string {
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
 		return `; did you mean "pci:` + lower + `"?`
 	}
-	if meant := similar(lower, words); meant != "" {
+	if meant := mostSimilar(lower, words); meant != "" {
 		return "; did you mean " + quote(meant) + "?"
 	}
 	return "; write one of them"
 }
 
-// similar returns the word that is most similar to a name. A name may also abbreviate a word, such as "perm" or "perms" for
-// "permissions". If there is no such word, similar returns "".
-func similar(name string, words []string) string {
+// mostSimilar returns the word that is most similar to a name. A name may also abbreviate a word, such as "perm" or "perms" for
+// "permissions". If there is no such word, mostSimilar returns "".
+func mostSimilar(name string, words []string) string {
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, word := range words {
 			if distance(name, word) <= edits || len(name) > 2 && strings.HasPrefix(word, strings.TrimSuffix(name, "s")) {

@@ -35,7 +35,7 @@ func (c *Config) takeResources(files []*file, apply bool) {
 		c.checkMembers(t, c.Resources[i])
 		for j, other := range c.Resources {
 			if j < i || j >= len(tables) {
-				c.clash(t, c.Resources[i], other)
+				c.reportClash(t, c.Resources[i], other)
 			}
 		}
 	}
@@ -83,9 +83,9 @@ func (f *file) tables() []map[string]any {
 	return array
 }
 
-// clash reports two resources with the same environment variable, because a container could not distinguish their devices. clash
-// also reports two resources that name the same device by its ID.
-func (c *Config) clash(t *table, r, other Resource) {
+// reportClash reports two resources with the same environment variable, because a container could not distinguish their
+// devices. reportClash also reports two resources that name the same device by its ID.
+func (c *Config) reportClash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
 		t.reportf("name", "%s and %s have the same environment variable %s in a container; rename one",
 			quote(r.Name), quote(other.Name), r.Variable())
@@ -112,7 +112,7 @@ func namedIDs(r Resource) []string {
 
 // Where returns the position of a resource's key as "FILE:LINE". The path FILE is absolute. For a missing key, Where returns the
 // position of the table that would contain the key. The parameter key is "name", "match.PROPERTY" or "exclude.PROPERTY". If
-// several files set the key, Where returns the position of the value that applies. For a built-in resource that no file names,
+// several files set the key, Where returns the position of the value that applies. For a built-in resource that no file contains,
 // Where returns "".
 func (c Config) Where(resource, key string) string {
 	t := c.places[resource]

@@ -150,7 +150,7 @@ func (t *table) check(key string, err error) {
 // require reports a key that is not set. The parameter "wanted" says what the operator should write. If the key is misspelt,
 // merge has already reported it.
 func (t *table) require(key, wanted string) {
-	misspelt := func(set string) bool { return similar(set, []string{key}) != "" }
+	misspelt := func(set string) bool { return mostSimilar(set, []string{key}) != "" }
 	if !t.has(key) && !t.notTable && !slices.ContainsFunc(slices.Collect(maps.Keys(t.values)), misspelt) {
 		t.reportf(key, "is missing: %s", wanted)
 	}

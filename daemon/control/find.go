@@ -55,11 +55,11 @@ func (q *question) findKnown() (all []*inventory.Status) {
 // as the disk.
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
-// candidates explains the udev devices that the name in the question refers to. If the inventory contains the device, candidates
-// uses the udev device with the same path in sysfs. Otherwise, candidates searches for a node, a sysfs path, a PCI address, a
-// serial number or a kernel name. If the search finds nothing, candidates explains the devices without an ID whose class has
-// nodes with such a name.
-func (q *question) candidates(known *inventory.Status) []device.Explained {
+// explainCandidates explains the udev devices that the name in the question refers to. If the inventory contains the device,
+// explainCandidates uses the udev device with the same path in sysfs. Otherwise, explainCandidates searches for a node, a sysfs
+// path, a PCI address, a serial number or a kernel name. If the search finds nothing, explainCandidates explains the devices
+// without an ID whose class has nodes with such a name.
+func (q *question) explainCandidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
 		if known != nil {

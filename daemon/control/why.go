@@ -89,7 +89,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 		known = users[0]
 	}
 	if known != nil && known.Members != nil {
-		answer.Found = []api.Explanation{q.bundle(known)}
+		answer.Found = []api.Explanation{q.explainBundle(known)}
 		return answer, nil
 	}
 	if known != nil && !known.Present {
@@ -102,7 +102,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	if q.devices, err = q.Source.Enumerate(); err != nil {
 		return answer, err
 	}
-	explained := q.candidates(known)
+	explained := q.explainCandidates(known)
 	// If two devices have the same identity, the ID of one of them ends with its location.
 	for i, e := range explained {
 		same := func(other device.Explained) bool {
@@ -330,8 +330,8 @@ func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 // maxOthers is the maximum number of other devices that the explanation of a bundle lists.
 const maxOthers = 4
 
-// bundle explains why a bundle has its members, and shows the state of each member.
-func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
+// explainBundle explains why a bundle has its members, and shows the state of each member.
+func (q *question) explainBundle(b *inventory.Status) (x api.Explanation) {
 	first := b.Members[0]
 	x.SysPath = first.Device.SysPath
 	for _, m := range b.Members {

@@ -66,9 +66,9 @@ func (g *Group) checkComplete(members []udev.Device, taken map[string]string) er
 	return joinErrors(reasons...)
 }
 
-// hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, the result
+// ownerOf returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, the result
 // owner is "", which stands for the whole machine. The result ok is false if the node cannot belong to a group.
-func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
+func (g *Group) ownerOf(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
 		owner = usbParent(h, sysPath)
@@ -104,7 +104,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 			if name := h.Properties(sysPath)["DEVNAME"]; name == "" || !g.matches("/dev/"+name) {
 				continue
 			}
-			if of, ok := g.hardware(h, sysPath); ok && of == owner {
+			if of, ok := g.ownerOf(h, sysPath); ok && of == owner {
 				member, _ := udev.ReadKernel(h.Sys, sysPath) // if the device no longer exists, only its path is set
 				members = append(members, member)
 			}
@@ -149,7 +149,7 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	if !g.matches(u.DevNode) {
 		return "", false
 	}
-	if owner, ok = g.hardware(h, u.SysPath); !ok || owner == "" {
+	if owner, ok = g.ownerOf(h, u.SysPath); !ok || owner == "" {
 		return "", ok
 	}
 	hardware, _ := udev.ReadKernel(h.Sys, owner)

@@ -119,7 +119,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.isOutdated() && e.sighting.Offer == nil && !(f.Evident() && f.OfferedWithData())
-	// The operator's order covers the content at the time of the order. Data that the host writes later is not covered.
+	// The operator's order applies to the content at the time of the order, and not to data that the host writes later.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse && held && e.lease.Hold != lease.Due
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.isFrozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

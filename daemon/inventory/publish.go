@@ -31,7 +31,7 @@ type publishing struct {
 	rulesApplied []chan struct{} // closed when all devices have been inspected with the newest rules
 }
 
-// publish creates a snapshot after a change and wakes the readers. publish waits for [publishing.gap], so that a burst of events
+// publish creates a snapshot after a change and wakes the readers. publish waits for [publishing.publishDelay], so that a burst of events
 // causes only a few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
@@ -40,7 +40,7 @@ func (l *loop) publish(now time.Time) {
 		}
 		return
 	}
-	if wait := l.gap() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
+	if wait := l.publishDelay() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
 		if !l.timerSet {
 			l.timerSet = true
 			l.postLater(wait, func(l *loop) { l.timerSet = false })
@@ -52,8 +52,8 @@ func (l *loop) publish(now time.Time) {
 	l.publishedAt, l.cause = now, time.Time{}
 }
 
-// gap returns the minimum time between the last snapshot and the next.
-func (p *publishing) gap() time.Duration {
+// publishDelay returns the minimum time between the last snapshot and the next.
+func (p *publishing) publishDelay() time.Duration {
 	switch {
 	case p.inspector.Busy():
 		return minPublishInterval

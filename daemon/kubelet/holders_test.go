@@ -344,8 +344,8 @@ func TestReadable(t *testing.T) {
 	}
 }
 
-// TestWhoDoesNotAnswer checks gRPC's error for a missing socket.
-func TestWhoDoesNotAnswer(t *testing.T) {
+// TestMissingSocketError checks gRPC's error for a missing socket.
+func TestMissingSocketError(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	want := "query " + socket + ": connect: no such file or directory"
 	if _, err := kubelet.Allocatable(t.Context(), socket); err == nil || err.Error() != want {

@@ -316,7 +316,7 @@ func (x *explorer) kubelet(w world) {
 // startOf starts a container of the pod while the checkpoint has the given pods.
 func (x *explorer) startOf(w world, names []string) {
 	l := w.mem.lease()
-	if l.Behind(names) {
+	if l.CheckpointOutdated(names) {
 		return // the worker refuses the start, and the kubelet retries
 	}
 	w.job, w.starts, w.first, w.subject, w.given = prepares, w.pod, l.First(names), w.seen, false

@@ -31,11 +31,11 @@ type Work struct {
 	Content Content
 }
 
-// Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter tenants
-// contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant waits for its first
-// container, an up-to-date checkpoint lists this tenant. The checkpoint counts as older if all its tenants have already had a
-// container.
-func (l Lease) Behind(tenants []string) bool {
+// CheckpointOutdated reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter
+// tenants contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant waits for
+// its first container, an up-to-date checkpoint lists this tenant. The checkpoint counts as older if all its tenants have
+// already had a container.
+func (l Lease) CheckpointOutdated(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 

@@ -158,7 +158,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 		case <-timer.C:
 		}
 		var wait time.Duration
-		if devices = e.unwanted(); devices == nil {
+		if devices = e.awaitFirstDevice(); devices == nil {
 			wait = e.converge(ctx)
 		}
 		started()
@@ -175,9 +175,9 @@ func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// unwanted returns nil if the resource should be registered. An optional resource that has not had a device yet should not
-// be registered. For such a resource, unwanted returns a channel that is closed when the devices change.
-func (e *Endpoint) unwanted() <-chan struct{} {
+// awaitFirstDevice returns nil if the resource should be registered. An optional resource that has not had a device yet should
+// not be registered. For such a resource, awaitFirstDevice returns a channel that is closed when the devices change.
+func (e *Endpoint) awaitFirstDevice() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
 	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
 		e.Resource.Optional = false

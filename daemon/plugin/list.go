@@ -45,7 +45,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 			d.Health = pluginapi.Healthy
 		}
 		if withNUMA {
-			d.Topology = topology(nodes, s)
+			d.Topology = numaTopology(nodes, s)
 		}
 		for n := range max(1, r.Shares) {
 			all = append(all, pluginapi.Device{ID: r.shareID(s.Device.ID, n), Health: d.Health, Topology: d.Topology})
@@ -74,9 +74,9 @@ func (r *Resource) outdatedIDs(s *inventory.Status) []string {
 	return ids
 }
 
-// topology returns the description of a device's NUMA node. Devices on the same node share one description. For a bundle with
-// members on several NUMA nodes, topology creates a separate description.
-func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
+// numaTopology returns the description of a device's NUMA node. Devices on the same node share one description. For a bundle
+// with members on several NUMA nodes, numaTopology creates a separate description.
+func numaTopology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
 	node := s.Device.NUMANode
 	if s.Members == nil && nodes[node] != nil {
 		return nodes[node]

@@ -98,7 +98,7 @@ func readSurface(ctx context.Context, size int64, from seed, read func(p []byte,
 		add(0, size)
 	} else {
 		add(0, edgeSize)
-		for _, at := range places(size, from) {
+		for _, at := range randomOffsets(size, from) {
 			add(at, at+blockSize)
 		}
 		add(lastFrom(size), size)
@@ -125,9 +125,9 @@ func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. If the drive cannot read a part of the chunk, fill reads each block separately. After [maxBad] unreadable
-// blocks, fill treats the rest of the chunk as unreadable too.
-func (c *chunk) fill(read func(p []byte, offset int64) error) error {
+// readChunk reads a chunk. If the drive cannot read a part of the chunk, readChunk reads each block separately. After [maxBad]
+// unreadable blocks, readChunk treats the rest of the chunk as unreadable too.
+func (c *chunk) readChunk(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
 		return err
@@ -183,7 +183,7 @@ func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64)
 				if err != nil {
 					err = errorf(Late, "reading the disk took too long: %w", err)
 				} else {
-					err = all[i].fill(read)
+					err = all[i].readChunk(read)
 				}
 				if err != nil {
 					next.Store(int64(len(all)))
@@ -196,9 +196,9 @@ func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64)
 	return first
 }
 
-// places returns the sorted offsets of random blocks between the first and the last part of a disk. Each block is equally
-// likely. For disks of the same size, the same seed gives the same offsets (ChaCha8, C2SP chacha8rand).
-func places(size int64, from seed) (chosen []int64) {
+// randomOffsets returns the sorted offsets of random blocks between the first and the last part of a disk. Each block is
+// equally likely. For disks of the same size, the same seed gives the same offsets (ChaCha8, C2SP chacha8rand).
+func randomOffsets(size int64, from seed) (chosen []int64) {
 	blocks := uint64(lastFrom(size)-edgeSize) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
 	for range from.count() {
@@ -238,9 +238,9 @@ func (s *surface) contains(at int64, text string) bool {
 
 // content describes the data on a disk. content returns the names of the signatures, if there are any. Otherwise, the description
 // contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. The unwritten
-// blocks of a disk contain either 00 or ff (see filler). If they contain 00, a block of ff counts as data, and vice versa.
+// blocks of a disk contain either 00 or ff (see blankByte). If they contain 00, a block of ff counts as data, and vice versa.
 func (s *surface) content() string {
-	filler := s.filler()
+	filler := s.blankByte()
 	for at, b := range s.blocks() {
 		if !hasData(b, filler) {
 			continue
@@ -285,8 +285,8 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(hash)
 }
 
-// filler returns the byte that unwritten blocks of the disk contain. filler takes this byte from the first blank block.
-func (s *surface) filler() byte {
+// blankByte returns the byte that unwritten blocks of the disk contain. blankByte takes this byte from the first blank block.
+func (s *surface) blankByte() byte {
 	for _, b := range s.blocks() {
 		if isBlank(b) {
 			return b[0]

@@ -151,15 +151,15 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 // gives the same offsets.
 func TestPlaces(t *testing.T) {
 	const size = 1<<40 + 512
-	all := places(size, seed{4})
+	all := randomOffsets(size, seed{4})
 	if len(all) < randomCount-8 || len(all) > randomCount || !slices.IsSorted(all) || all[0] < edgeSize || all[len(all)-1] >= size-edgeSize ||
 		slices.ContainsFunc(all, func(o int64) bool { return o%blockSize != 0 }) {
 		t.Errorf("%d places from %d to %d", len(all), all[0], all[len(all)-1])
 	}
-	if again := places(size, seed{4}); !slices.Equal(all, again) {
+	if again := randomOffsets(size, seed{4}); !slices.Equal(all, again) {
 		t.Error("the same seed gives other places")
 	}
-	if other := places(size, seed{2}); slices.Equal(all, other) {
+	if other := randomOffsets(size, seed{2}); slices.Equal(all, other) {
 		t.Error("another seed gives the same places")
 	}
 	var quarters [4]int
@@ -171,7 +171,7 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("they are not spread evenly: %v", quarters)
 		}
 	}
-	if turned := places(size, seed{1}); len(turned) < rotatingCount-8 || len(turned) > rotatingCount {
+	if turned := randomOffsets(size, seed{1}); len(turned) < rotatingCount-8 || len(turned) > rotatingCount {
 		t.Errorf("%d places of a disk that turns", len(turned))
 	}
 }

@@ -162,7 +162,8 @@ func (c *claim) forgetPartitions() error {
 	return nil
 }
 
-// Number of bytes that one ioctl erases. Between two ioctls, the helper checks the time limit, and a signal can end the program.
+// These constants are the numbers of bytes that one ioctl erases. Between two ioctls, the helper checks the time limit, and a
+// signal can end the program.
 const (
 	discardChunk = 1 << 30
 	zeroChunk    = 64 << 20 // this takes a tenth of a second if the drive really writes zeroes

@@ -136,7 +136,7 @@ func TestErasureOfSparseData(t *testing.T) {
 	n.enlarge()
 	r := eraseOf0("zero")
 	r.Fingerprint = printOf0(m)
-	probed := places(int64(len(n.data)), seedIn(r.Fingerprint))
+	probed := randomOffsets(int64(len(n.data)), seedIn(r.Fingerprint))
 	for at := int64(edgeSize); at < lastFrom(int64(len(n.data))); at += blockSize {
 		if !slices.Contains(probed, at) {
 			n.data[at] = 1

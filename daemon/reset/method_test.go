@@ -502,7 +502,7 @@ func TestRootBus(t *testing.T) {
 		"bus": {bus + "0000:00:03.0", bus + "0000:00:03.1"}, "": {bus + "0000:00:03.0", bus + "0000:00:03.1"}, "flr pm": {bus + "0000:00:03.0"},
 	} {
 		var got []string
-		for _, f := range m.functionAt(bus + "0000:00:03.0").scope(methods) {
+		for _, f := range m.functionAt(bus + "0000:00:03.0").affectedFunctions(methods) {
 			got = append(got, f.path)
 		}
 		if !slices.Equal(got, want) {

@@ -469,7 +469,7 @@ func TestPartialFormat(t *testing.T) {
 		n.noiseAt(64<<20, edgeSize)
 		r := eraseOf0(scrub)
 		r.Fingerprint = printOf0(d.alone().machine)
-		probed := places(int64(len(n.data)), seedIn(r.Fingerprint))
+		probed := randomOffsets(int64(len(n.data)), seedIn(r.Fingerprint))
 		for at := int64(edgeSize); at < 64<<20; at += blockSize {
 			if !slices.Contains(probed, at) {
 				n.noiseAt(at, blockSize)

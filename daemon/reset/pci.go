@@ -109,10 +109,10 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	}
 }
 
-// scope returns the functions that the given reset methods can affect. The methods flr, af_flr and pm affect only the function
-// itself. Any other method affects all functions behind the same bridge. A root bus cannot be reset. For a function on a root
-// bus, such a method therefore affects only the functions in the same slot.
-func (f function) scope(methods string) (hit []function) {
+// affectedFunctions returns the functions that the given reset methods can affect. The methods flr, af_flr and pm affect only
+// the function itself. Any other method affects all functions behind the same bridge. A root bus cannot be reset. For a
+// function on a root bus, such a method therefore affects only the functions in the same slot.
+func (f function) affectedFunctions(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
 		alone = alone && slices.Contains([]string{"flr", "af_flr", "pm"}, m)
@@ -252,7 +252,7 @@ func (t *task) freeFunction(f function, methods string) (letGo func(), err error
 	if err := f.checkResettable(); err != nil {
 		return nil, err
 	}
-	scope := f.scope(methods)
+	scope := f.affectedFunctions(methods)
 	if t.Method == "vfio" { // like VFIO_DEVICE_RESET, this refuses to reset other functions (pci_reset_function)
 		scope = []function{f}
 	}

@@ -40,7 +40,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 			for at := from; at < size; at += stretchSize {
 				r := result{chunk{at: at, b: this[:min(stretchSize, size-at)]}, ctx.Err()}
 				if r.err == nil {
-					r.err = r.fill(read)
+					r.err = r.readChunk(read)
 				}
 				if results <- r; r.err != nil {
 					return
@@ -152,10 +152,10 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.set("reading all of %s", c.Name())
 	idle := sync.OnceFunc(useIdleIO)
 	start := chunk{b: alignedBuffer(int(min(blockSize, c.size)))}
-	if err := start.fill(c.read); err != nil {
+	if err := start.readChunk(c.read); err != nil {
 		return err
 	}
-	filler := (&surface{chunks: []chunk{start}}).filler()
+	filler := (&surface{chunks: []chunk{start}}).blankByte()
 	a, looked := &t.answer, time.Now()
 	// Begin at a multiple of the block size. An earlier survey may have stopped at another offset, at the end of a smaller disk.
 	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, func(b []byte, at int64) error {

@@ -71,7 +71,7 @@ func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surfac
 	if s == nil {
 		return e, nil
 	}
-	part, parts, filler := int64(-1), 0, s.filler()
+	part, parts, filler := int64(-1), 0, s.blankByte()
 	for at, b := range s.blocks() {
 		switch e.blank[at] = !hasData(b, filler); {
 		case e.blank[at]:

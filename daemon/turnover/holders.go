@@ -70,7 +70,7 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	if who, err = j.look(ctx, owners, false); err != nil || who.otherUser != "" {
 		return who, err
 	}
-	who.otherUser, err = j.running()
+	who.otherUser, err = j.describeRunning()
 	who.mayClose = who.otherUser != ""
 	return who, err
 }
@@ -100,11 +100,11 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 	return who, err
 }
 
-// running returns a description of an earlier pod that still has a process, or an empty string. Such a process may open the
-// device at any time. The process may also have registered files with io_uring, which metalplug cannot see. For a disk that must
-// be erased, the error is [ErrBusy] if metalplug cannot find out whether a pod still runs. For other devices, a missing kubepods
-// cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
-func (j *job) running() (who string, err error) {
+// describeRunning returns a description of an earlier pod that still has a process, or an empty string. Such a process may open
+// the device at any time. The process may also have registered files with io_uring, which metalplug cannot see. For a disk that
+// must be erased, the error is [ErrBusy] if metalplug cannot find out whether a pod still runs. For other devices, a missing
+// kubepods cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
+func (j *job) describeRunning() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
 	}

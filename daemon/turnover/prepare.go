@@ -95,7 +95,7 @@ func (t *Turnover) ownersOf(ctx context.Context, rules policy, devices []*invent
 			if err != nil {
 				return false, err
 			}
-			if !rules.sharesUse() && now.Behind(owners[now.Name()]) {
+			if !rules.sharesUse() && now.CheckpointOutdated(owners[now.Name()]) {
 				behind[now.Name()] = kubelet.Noted
 			}
 		}
@@ -150,7 +150,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, unproven
 	case shares:
 		return p, j.runUnits(ctx)
-	case j.Behind(owners):
+	case j.CheckpointOutdated(owners):
 		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name the pod; if this persists, delete the pod", id, ErrBusy)
 	}
 	who, err := waitForUsers(ctx, func() (users, error) {

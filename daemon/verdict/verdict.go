@@ -75,8 +75,9 @@ const lastPodEnded = "the last pod has just ended"
 const BeingCleared = "being cleared after the last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased. While a tenant holds the
-// device, Unfit also ignores that the device is in use. metalplug clears only offered devices. A device that must be cleared
-// therefore enters the list of its own resource before it can join a bundle.
+// device, Unfit also ignores that the device is in use. After a tenant has ended, metalplug cleans up the device only if the
+// device is in a device list. A device that must be cleaned up therefore enters the list of its own resource before it can join a
+// bundle.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.NeedsClearing()) {
