@@ -79,6 +79,7 @@ func (x *explorer) applyUnsaved(w *world, e lease.Event) (saves bool) {
 	before := *w
 	x.apply(w, e)
 	saves = w.isSaved()
+	w.countedFile = before.countedFile
 	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = before.file, before.proofFile, before.seenFile, before.staleFile, before.printFile
 	w.writtenFile = before.writtenFile
 	return saves
@@ -153,11 +154,7 @@ func (x *explorer) halfErase(w *world, byHand bool) {
 func (x *explorer) visit(w world) {
 	x.current = w
 	x.fair = false
-	if l := w.mem.lease(); x.rule.Disk && !w.down && w.phase == idle && (!l.Held() || l.Hold == lease.Due) && !l.Used && !l.Residue && l.Failure == "" {
-		n := w // the host writes to a disk that has no known data of a tenant
-		n.on, n.written, n.writtenFile = foreign, true, true
-		x.to(n)
-	}
+	x.writeByHost(w)
 	if !x.calm {
 		x.hardware(w)
 		x.crash(w)
@@ -171,6 +168,22 @@ func (x *explorer) visit(w world) {
 	if x.continueWork(w); !x.calm {
 		x.operator(w)
 	}
+}
+
+// writeByHost makes a process of the host write to a disk that no container has. The kernel counts the write. At any time, a
+// process may write to a disk with a known number of writes. While metalplugd is idle, a process may also write to a disk without
+// known data of a tenant.
+func (x *explorer) writeByHost(w world) {
+	l, counted := w.mem.lease(), w.counted
+	if w.down {
+		l, counted = w.file.lease(), w.countedFile || w.lapsed
+	}
+	plain := !w.down && w.phase == idle && !l.Used && !l.Residue && l.Failure == ""
+	if !x.rule.Disk || w.runs || l.Held() && l.Hold != lease.Due || !plain && (x.calm || !counted) {
+		return
+	}
+	w.on, w.written, w.writtenFile = foreign, true, true
+	x.to(w)
 }
 
 // hardware adds, removes and changes disks.
@@ -191,10 +204,11 @@ func (x *explorer) hardware(w world) {
 func (x *explorer) crash(w world) {
 	if !w.down {
 		n := w
+		n.lapsed = w.counted && !w.countedFile && (w.job != resetByHand || w.phase == begun)
 		n.down, n.phase = true, idle
 		n.mem, n.proof, n.print = compact{}, false, unknown
 		x.to(n)
-		if w.phase == asked && x.workOf(w).Erase && !w.stale && !w.moved && w.subject == this {
+		if w.phase == asked && x.workOf(w).Erase && !w.notices() && !w.stale && !w.moved && w.subject == this {
 			byHand, at := x.workOf(w).ByHand, w
 			x.erase(&at, byHand)
 			n.on = at.on
@@ -209,7 +223,10 @@ func (x *explorer) crash(w world) {
 	x.fair = true
 	n := w
 	n.down, n.mem, n.proof, n.seen, n.stale, n.print = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile
-	n.written = w.writtenFile
+	n.written, n.counted = w.writtenFile, w.countedFile
+	if w.lapsed && w.file.residue && w.printFile == unknown && w.written && w.on == foreign && !w.elsewhere && !w.staleFile {
+		n.on, n.written = half, false // metalplugd does not notice this write
+	}
 	x.apply(&n, lease.Event{Name: lease.Restart})
 	x.settle(&n)
 	x.readCheckpoint(&n)
@@ -222,7 +239,7 @@ func (x *explorer) crash(w world) {
 	x.fair = true
 	n = w // the state is lost
 	n.down, n.mem, n.proof, n.adopted, n.seen, n.stale = false, w.file, false, false, this, false
-	n.print, n.written = unknown, false
+	n.print, n.written, n.counted = unknown, false, false
 	n.mem = pack(lease.Lease{State: lease.Unproven})
 	x.apply(&n, lease.Event{Name: lease.Lost})
 	x.settle(&n)
@@ -233,7 +250,7 @@ func (x *explorer) crash(w world) {
 
 // boot starts the daemon after a reboot. The disk then has the same or other content.
 func (x *explorer) boot(w world, on content) {
-	w.written = on != w.on || w.writtenFile
+	w.written, w.counted = on != w.on || w.writtenFile, false
 	w.down, w.mem, w.proof, w.seen, w.stale, w.print, w.on = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, on
 	w.runs, w.opens = false, false
 	x.apply(&w, lease.Event{Name: lease.Restart})
@@ -329,18 +346,21 @@ func (x *explorer) inspect(w world) {
 	if w.stale {
 		n := w
 		n.proof = n.proof && w.seen == this && w.on == blank
-		n.stale, n.seen, n.written = false, this, false
+		n.stale, n.seen, n.written, n.counted = false, this, false, false
 		if n.other = l.Working(); !n.other { // during work, the worker posts the event when it has finished
 			x.apply(&n, lease.Event{Name: lease.Replaced})
 		}
 		x.settle(&n)
 		x.to(n)
 	}
-	if !w.stale && !l.Working() && !l.Held() { // the content is read or compared
+	if !w.stale && !l.Working() && (!l.Held() || l.Hold == lease.Due) { // the writes are counted, and the content is read or compared
 		n := w
-		n.written = false
+		n.written, n.counted = false, true
 		switch {
 		case !l.Residue:
+		case w.written && w.counted:
+			x.changeContent(&n)
+		case l.Held(): // the content is not read
 		case w.print == unknown && !l.Used:
 			n.print = w.on
 		case w.print != unknown && w.print != w.on:
@@ -446,6 +466,9 @@ func (x *explorer) startWork(w *world, e lease.Event) {
 	if work := x.workOf(*w); work.Erase {
 		w.asks, w.print = w.print, unknown
 	}
+	if work := x.workOf(*w); work.Erase && !work.ByHand && !w.counted {
+		return // the worker waits until an inspection has counted the writes
+	}
 	w.phase = asked
 	if x.applyUnsaved(w, e) {
 		w.phase = begun
@@ -473,16 +496,17 @@ func (x *explorer) runHelper(w world) {
 	x.finish(&n, lease.Event{Name: lease.Refused})
 	x.to(n)
 	if n = w; !x.calm { // the hardware fails, or the disk is not the expected one
-		x.finish(&n, lease.Event{Name: lease.Fail, Reason: "it failed", Order: w.order()})
-		x.to(n)
+		x.failWork(n)
 	}
 	if x.rule.Disk && (w.moved || w.stale || w.subject != this) {
 		return
 	}
 	n = w
 	switch {
-	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on: // the helper compares the content with what the tenant left
+	// The helper compares the content with what the tenant left, and the number of writes with the number before the work.
+	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on, work.Erase && w.notices():
 		x.changeContent(&n)
+		n.adopted = n.adopted && w.job != erasesAdopted
 		x.finish(&n, lease.Event{Name: lease.Refused})
 		x.to(n)
 		return
@@ -490,11 +514,10 @@ func (x *explorer) runHelper(w world) {
 		wrong := w
 		x.halfErase(&wrong, work.ByHand)
 		if !x.calm {
-			x.finish(&wrong, lease.Event{Name: lease.Fail, Reason: "it failed", Order: w.order()})
-			x.to(wrong)
+			x.failWork(wrong)
 		}
 		x.erase(&n, work.ByHand)
-		n.proof, n.adopted = true, false
+		n.proof, n.adopted, n.written, n.counted = true, false, false, true
 		x.apply(&n, lease.Event{Name: lease.Erased})
 		n.save()
 	case work.Content == lease.Unused && !w.proof: // the worker does not ask the helper
@@ -509,6 +532,18 @@ func (x *explorer) runHelper(w world) {
 	}
 	n.phase = done
 	x.to(n)
+}
+
+// failWork records that the work has failed. After a failed erasure, metalplugd counts only later writes.
+func (x *explorer) failWork(w world) {
+	if x.workOf(w).Erase && w.mem.residue {
+		if w.written && w.on == foreign {
+			w.on = half
+		}
+		w.written, w.counted = false, true
+	}
+	x.finish(&w, lease.Event{Name: lease.Fail, Reason: "it failed", Order: w.order()})
+	x.to(w)
 }
 
 // order returns the order that is recorded with a failure of the work.
@@ -541,7 +576,7 @@ func (x *explorer) endWork(w world) {
 		x.to(n)
 		return
 	}
-	n.phase = noted
+	n.phase, n.counted = noted, false
 	if x.applyUnsaved(&n, e); w.elsewhere && !w.moved && w.subject == this { // content that its own pod gets again counts as the pod's
 		n.on = w.starts.data()
 	}

@@ -131,6 +131,8 @@ type world struct {
 	moved                bool    // the disk was unplugged after the work began
 	other                bool    // an inspection since then found another appearance
 	written, writtenFile bool    // the host wrote after the last inspection
+	counted, countedFile bool    // the number of writes at the last inspection is known, in memory and in the state file
+	lapsed               bool    // the daemon ended during work that may change the disk, or before it saved the number of writes
 	elsewhere            bool    // the pod's disk was used elsewhere while the node was down, and no container was started with it since then
 }
 
@@ -170,6 +172,7 @@ func (w world) tidy() world {
 		w.job, w.starts, w.first, w.given, w.subject, w.moved, w.other, w.asks = noJob, noPod, false, false, 0, false, false, unknown
 	}
 	w.opens = w.opens && w.runs
+	w.counted, w.lapsed = w.counted && !w.down, w.lapsed && w.down
 	known := w.mem
 	if w.down {
 		known = w.file
@@ -216,16 +219,27 @@ func (w *world) replace() {
 // isSaved reports whether the state file is up to date.
 func (w *world) isSaved() bool {
 	stale := w.stale || w.other && w.mem.lease().Working()
-	return w.mem == w.file && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
+	return w.mem == w.file && w.countedFile == (w.counted && !w.changing()) && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
 }
 
 // save writes the state file.
 func (w *world) save() {
+	if w.phase == noted && w.written && !w.counted && w.on == foreign && !w.elsewhere && !w.moved && w.subject == this {
+		w.on, w.written = w.starts.data(), false // a write between the helper's check and the start counts as the pod's
+	}
 	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = w.mem, w.proof, w.seen, w.stale, w.print
-	w.writtenFile = w.written
+	w.writtenFile, w.countedFile = w.written, w.counted && !w.changing()
 	if w.mem.lease().Working() { // the file has the appearance from before the work
 		w.staleFile = w.stale || w.other
 	}
+}
+
+// changing reports whether the current work may change the content of the disk.
+func (w *world) changing() bool { return w.mem.lease().Working() && w.job != resetByHand }
+
+// notices reports whether the helper notices that the host has written to the disk, and refuses the work.
+func (w *world) notices() bool {
+	return w.written && w.counted && w.job != resetByHand && w.job != eraseByHand
 }
 
 // known reports whether the UID of a pod is in any record.
