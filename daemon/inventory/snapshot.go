@@ -26,8 +26,8 @@ type Status struct {
 	Resource string    // resource whose list contains the device, or empty; a member of a bundle is in no list
 	Bundle   string    // the ID of the device's bundle, or empty
 	Members  []*Status // members of a bundle; the ID of the bundle is derived from the first one
-	// Taker is the resource that matches the device, which need not be offered. Taker is empty if no resource matches. While a
-	// tenant holds the device, Taker is the resource that offers the device.
+	// Taker is the resource that matches the device. The device need not be offered, or a reload may have moved the device from
+	// the resource that still offers it. Taker is empty if no resource matches a device that is not offered.
 	Taker  string
 	HeldAs []string     // the IDs under which pods may hold the device, sorted
 	Claims lease.Claims // claims that hold the device

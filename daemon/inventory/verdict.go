@@ -87,7 +87,7 @@ func (e *entry) observation() Observation {
 
 // fillIn adds the pending work of a device and the facts about its disk.
 func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
-	if s.Taker = e.resource; e.sighting != nil && (!e.offered || f.Rule != nil && !e.lease.Held()) {
+	if s.Taker = e.resource; e.sighting != nil && (!e.offered || f.Rule != nil) {
 		s.Taker = cmp.Or(e.sighting.Resource, s.Resource)
 	}
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
