@@ -21,9 +21,10 @@ type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it; an inspection must disturb neither
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
-	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data, because
-	// udev's database is out of date after an erasure until udevd has inspected the disk again.
-	Proven bool
+	// Forced means that the disk is probed even if udev has found data. One reason is that there is evidence that the disk is
+	// blank. After an erasure, udev's database is out of date until udevd has inspected the disk again. The other reason is that a
+	// helper may still be working on the disk, although metalplugd no longer waits for it.
+	Forced bool
 }
 
 // Instance returns a number for the device at a sysfs path, or 0 if the number is unknown. During one boot, two devices that

@@ -256,7 +256,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	n, target := h.Notes[s.Device.ID], *s.Target
 	target.Fingerprint, target.Offered = n.Fingerprint, n.Erased && !n.Held
 	known := s.Offer != nil && !n.Held
-	if known && (!target.Offered && !n.Proven || !OnlyData(s.Offer)) {
+	if known && (!target.Offered && !n.Forced || !OnlyData(s.Offer)) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), probeLimit)

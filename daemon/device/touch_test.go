@@ -128,7 +128,7 @@ func TestProbe(t *testing.T) {
 				}
 			}
 			asked := ""
-			h.Notes = map[string]device.Note{id: {Held: c.held, Erased: c.erases, Proven: c.proven}}
+			h.Notes = map[string]device.Note{id: {Held: c.held, Erased: c.erases, Forced: c.proven}}
 			h.Touch.Probe = func(ctx context.Context, target device.Target, held bool) (device.Report, error) {
 				switch asked = "free"; {
 				case held:

@@ -28,6 +28,9 @@ type known struct {
 	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. OwedBy is nil if there is no such call, and
 	// points to an empty text if the kubelet is unknown.
 	OwedBy *string `json:"owed,omitempty"`
+	// Unfinished means that a helper may still be working on the disk, because metalplugd ended during this work, or because the
+	// erasure failed. An inspection clears the field when it finds that no helper works on the disk.
+	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 // wrote is the number of sectors that were written to a disk since the disk appeared, see [evidence.Book.Presence].
@@ -38,7 +41,7 @@ type wrote struct {
 
 // forgetBoot deletes the facts that are valid only during one boot.
 func (k *known) forgetBoot() {
-	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.OwedBy, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
+	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.OwedBy, k.Unfinished, k.Claims = "", 0, wrote{}, "", nil, nil, false, k.Claims.Rebooted()
 }
 
 // noteReplacedMedium records that this may not be the disk that the last tenant used.

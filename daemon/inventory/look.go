@@ -64,7 +64,7 @@ func (d *disks) note(e *entry) device.Note {
 	n := device.Note{Held: e.lease.Held() || e.isBusy()}
 	if e.isDisk() {
 		f, v := d.facts(e), d.evidence.Get(e.Disk)
-		n.Erased, n.Proven = f.OfferedWithData(), v != nil && v.Kind != "" && v.Scrub == ""
+		n.Erased, n.Forced = f.OfferedWithData(), e.Unfinished || v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
 			n.Fingerprint = e.Fingerprint
 		}

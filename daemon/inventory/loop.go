@@ -97,7 +97,7 @@ func (l *loop) incompleteReason() string {
 		return fmt.Sprintf("devices whose inspection is not finished: %d", looks)
 	}
 	for _, e := range l.entries {
-		if e.awaited && e.sighting == nil {
+		if l.AfterBoot && e.awaited && e.sighting == nil {
 			return "devices of the last run have not been found again"
 		}
 	}

@@ -136,7 +136,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 			changed.set(e.status.Resource, e.status.Device.ID, e.status)
 		}
 		p.stale = p.stale || e.status.Resource == "" || old != nil && old.Resource == ""
-		if e.sighting == nil && !e.offered && !e.lease.Used {
+		if e.sighting == nil && !e.offered && !e.lease.Used && !e.Unfinished {
 			delete(p.entries, e.device.ID)
 		}
 	}

@@ -37,8 +37,8 @@ type Status struct {
 	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence. Proven is false if
 	// the last inspection could not identify the hardware.
 	Proven bool
-	// Unrecorded means that no pod holds the cordoned disk, but that metalplug still erases the disk or has not recorded yet what
-	// the last pod has left.
+	// Unrecorded means that no pod holds the cordoned disk, but that metalplug may still be erasing the disk or has not recorded
+	// yet what the last pod has left.
 	Unrecorded bool
 	Moved      bool    // whether the device's pod got node paths that no longer belong to the device
 	Written    *uint64 // see [device.Target.Written]

@@ -103,14 +103,14 @@ func (l *loop) restore() {
 		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another
 		// resource can offer the device.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
-		if class == nil || !offered && !(r.Used && class.Disks) {
+		if class == nil || !offered && !(class.Disks && (r.Used || r.Unfinished)) {
 			continue
 		}
 		e := &entry{
 			device:   &device.Device{ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode},
 			resource: r.Resource,
 			offered:  offered,
-			awaited:  r.Present && l.AfterBoot,
+			awaited:  r.Present,
 			lease:    r.Lease,
 
 			membership: membership{bundle: r.Bundle.ID, bundleResource: r.Bundle.Resource},
@@ -155,7 +155,7 @@ func (d *devices) saveLater() {
 }
 
 // save passes the state to the store, which writes it. If nothing has changed since the last save, save does nothing. The state
-// contains all offered devices, disks that must be erased, faults, evidence and cordons.
+// contains all offered devices, devices that metalplug works on, disks that must be erased, faults, evidence and cordons.
 func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {
 		return
@@ -166,7 +166,7 @@ func (l *loop) save() {
 	}
 	devices := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
-		if e.offered || e.lease.Used {
+		if e.offered || e.lease.Used || e.mayChangeContent() || e.Unfinished {
 			devices = append(devices, l.record(e))
 		}
 	}
@@ -195,7 +195,7 @@ func (l *loop) record(e *entry) record {
 		r.Appearance = e.work.diskBefore.Appearance
 	}
 	if e.mayChangeContent() {
-		r.Fingerprint, r.Wrote = "", wrote{}
+		r.Fingerprint, r.Wrote, r.Unfinished = "", wrote{}, e.isDisk()
 	}
 	return r
 }

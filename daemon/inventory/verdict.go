@@ -103,8 +103,9 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
 	unrecorded := e.lease.Residue && (e.isBusy() || e.isOutdated() || e.sighting != nil && e.sighting.Unread)
-	incomplete := e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete) // a helper may still be erasing the disk
-	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && incomplete)
+	// While metalplugd does not know the disk's state, a helper from before a crash may still be erasing the disk.
+	unknown := e.Unfinished || e.awaited && e.owner == nil && !l.AfterBoot || e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete)
+	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && unknown)
 	hostData := f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] // pods may get the host's data, but not a pod's
 	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), hostData || f.Unused()
 }

@@ -226,7 +226,7 @@ func (l *loop) finishWork(e *entry, o Outcome) {
 	other := w.isOther(e.Disk) // whether another disk may have replaced the disk that was worked on
 	w.phase, w.reason = afterWork, ""
 	if o.Touched {
-		e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{}
+		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", wrote{}, true // the helper may not have ended
 		if o.Written != nil {
 			e.Wrote = wrote{l.evidence.Presence(e.Disk), *o.Written}
 		}
