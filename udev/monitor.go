@@ -32,9 +32,9 @@ const (
 
 // Monitor is a socket that receives events from udevd. Monitor queues events from the moment it is opened.
 //
-// Monitor replaces libudev's monitor for three reasons. A socket passed by systemd works outside the host's network
-// namespace. libudev cannot distinguish an overflow from an empty queue. If /run/udev/control is missing, libudev joins
-// no group and reports no error.
+// Monitor replaces libudev's monitor for three reasons. A socket passed by systemd works outside the host's network namespace.
+// libudev cannot distinguish an overflow from an empty queue. If /run/udev/control is missing, libudev does not join a group, and
+// does not report an error.
 type Monitor struct {
 	file *os.File
 	// The fields message and control are buffers for one message and its control data.

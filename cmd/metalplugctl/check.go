@@ -338,7 +338,7 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	})
 }
 
-// excludes reports whether a rule fails to match a device only because of its exclude.
+// excludes reports whether only the exclude patterns of a rule prevent the rule from matching a device.
 func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	without := r
 	without.Exclude = nil

@@ -32,7 +32,7 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isUnavailable reports whether a problem of a device or of its resource keeps the device from pods.
+// isUnavailable reports whether a problem of a device or of its resource prevents pods from getting the device.
 func isUnavailable(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })

@@ -86,7 +86,7 @@ func (n *Node) assign(items []Item, kinds int) {
 	}
 }
 
-// cost returns the cost of two items. The node n must be the lowest node above both.
+// cost returns the cost for two items. The node n must be the lowest node above both.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
 // countPairs returns how many items below the node can belong to the sets whose first item is also below the node.

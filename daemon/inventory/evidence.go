@@ -94,7 +94,7 @@ func (i *Inventory) RecordNoHolders(id string, target *device.Target) {
 // is the evidence that existed when the read began. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.postAbout(id, func(l *loop, e *entry) {
-		if !l.facts(e).Readable() || !e.sighting.Target.Alike(target) || e.isOutdated() {
+		if !l.facts(e).MustRead() || !e.sighting.Target.Alike(target) || e.isOutdated() {
 			return
 		}
 		e.work.delay = ""

@@ -9,9 +9,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// A container may open a device number until the container ends (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2 does
-// the same with BPF). The kernel gives the number of an unplugged device to the next device. As a result, a pod that had the old
-// device can open the new device.
+// A container keeps the permission to open devices with a certain number until the container ends
+// (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2 does the same with BPF). The kernel gives the number of an
+// unplugged device to the next device. As a result, a pod that had the old device can open the new device.
 
 // number returns the number of the device node, for example "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {

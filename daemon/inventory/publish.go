@@ -31,8 +31,8 @@ type publishing struct {
 	rulesApplied []chan struct{} // closed when all devices have been inspected with the newest rules
 }
 
-// publish creates a snapshot after a change and wakes the readers. publish waits for [publishing.publishDelay], so that a burst of events
-// causes only a few messages to the kubelet.
+// publish creates a snapshot after a change and wakes the readers. publish first waits as long as [publishing.publishDelay]
+// returns, so that a burst of events causes only a few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
 		if !l.inspector.Busy() {

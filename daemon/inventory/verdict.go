@@ -99,7 +99,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	}
 	if f.Disk.Evidence != nil {
 		s.Evidence = *f.Disk.Evidence
-	} else if f.Readable() {
+	} else if f.MustRead() {
 		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
 	unrecorded := e.lease.Residue && (e.isBusy() || e.isOutdated() || e.sighting != nil && e.sighting.Unread)

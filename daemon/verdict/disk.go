@@ -56,9 +56,9 @@ func (f *Facts) Unused() bool {
 	return !errors.Is(f.Seen.Offer, device.ErrIncomplete)
 }
 
-// Readable reports whether metalplug must read a disk to get evidence. If work on an offered disk has failed, metalplug first
+// MustRead reports whether metalplug must read a disk to get evidence. If work on an offered disk has failed, metalplug first
 // repeats the work.
-func (f *Facts) Readable() bool {
+func (f *Facts) MustRead() bool {
 	v := f.Disk.Evidence
 	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && f.Disk.Presence != "" && !f.OfferedWithData() &&
 		(v == nil || v.Kind == "") && (f.Lease.Failure == "" || !f.Offered)
@@ -72,9 +72,9 @@ func (f *Facts) diskTodo() Todo {
 		return Nothing
 	case v != nil && v.Scrub != "":
 		return EraseAdopted
-	case f.Readable() && v != nil && v.Found != "":
+	case f.MustRead() && v != nil && v.Found != "":
 		return ReadAgain
-	case f.Readable():
+	case f.MustRead():
 		return ReadDisk
 	case !f.Lease.Used && f.Complete() && !f.holdersChecked():
 		return AskHolders
