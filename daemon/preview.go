@@ -18,6 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/helper"
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // previewLimit is how long a preview waits for the inspection of all devices.
@@ -102,26 +103,13 @@ func (d *daemon) allocate(ctx context.Context, ready func()) error {
 		}
 	}
 	d.control.SetHolders(pods)
-	for id := range pods {
-		d.awaitHeld(ctx, id)
+	for id := range pods { // the inventory publishes an allocation a little later
+		_ = d.inventory.Await(ctx, func(snapshot *inventory.Snapshot) bool {
+			s := snapshot.Find(id)
+			return s == nil || s.Held()
+		})
 	}
 	ready()
 	<-ctx.Done()
 	return nil
-}
-
-// awaitHeld waits until the newest snapshot shows that a device is held, because the inventory publishes an allocation a little
-// later.
-func (d *daemon) awaitHeld(ctx context.Context, id string) {
-	for {
-		snapshot, changed := d.inventory.Snapshot()
-		if s := snapshot.Find(id); s == nil || s.Held() {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
 }

@@ -34,10 +34,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		if len(args) == 1 {
 			checked.File = args[0]
 		}
-		c, err := config.Load(checked.File)
-		if err == nil {
-			err = c.Check()
-		}
+		c, err := config.LoadUsable(checked.File)
 		if errors.As(err, &checked.Problems) && *output == "json" {
 			return cmp.Or(show(cmd.OutOrStdout(), *output, false, checked, nil), errFound)
 		}

@@ -19,10 +19,7 @@ import (
 // checkConfiguration checks the file that metalplugd will read at its next start or reload. The running metalplugd may still
 // use an older configuration.
 func (d *doctor) checkConfiguration() (fine string) {
-	c, err := config.Load(d.file)
-	if err == nil {
-		err = c.Check()
-	}
+	c, err := config.LoadUsable(d.file)
 	if err != nil {
 		d.fail("correct the configuration, then: systemctl reload-or-restart metalplugd", "%v", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -223,12 +224,7 @@ func (d *doctor) checkClaims() (fine string) {
 // showUnit returns the properties SubState and StatusText of a unit. Without systemd, showUnit returns no properties.
 func showUnit(ctx context.Context, unit string) map[string]string {
 	out, _ := exec.CommandContext(ctx, "systemctl", "show", "--property=SubState,StatusText", unit).Output()
-	properties := make(map[string]string)
-	for line := range strings.SplitSeq(string(out), "\n") {
-		name, value, _ := strings.Cut(line, "=")
-		properties[name] = value
-	}
-	return properties
+	return sysfs.KeyValues(string(out), "=")
 }
 
 // startDriver contains the command that starts the driver, and the command that shows why the driver does not start.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"syscall"
 
 	"github.com/metalplug/metalplug/daemon"
@@ -48,17 +47,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("metalplugd", flag.ContinueOnError)
 	file := flags.String("config", config.DefaultFile, "configuration `FILE`; the default one may be missing")
 	check := flags.Bool("check", false, "check the configuration and exit")
-	showVersion := flags.Bool("version", false, "print the version and exit")
 	preview := flags.Bool("preview", false, "serve metalplugctl preview, which sends its options on standard input; change no device")
-	level, code, ok := commandline.Parse(flags, args, help, stdout, stderr)
+	level, code, ok := commandline.Parse(flags, args, help, version, stdout, stderr)
 	if !ok {
 		return code
 	}
-	if *showVersion {
-		fmt.Fprintf(stdout, "metalplugd %s (%s)\n", version, runtime.Version())
-		return exitOK
-	}
-	load := func() (config.Config, error) { return loadUsable(*file) }
+	load := func() (config.Config, error) { return config.LoadUsable(*file) }
 	loaded, err := load()
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -109,13 +103,4 @@ func printProblems(c config.Config, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
 	return exitOK
-}
-
-// loadUsable reads a configuration, and returns an error if the daemon could not start with it.
-func loadUsable(file string) (config.Config, error) {
-	c, err := config.Load(file)
-	if err == nil {
-		err = c.Check()
-	}
-	return c, err
 }

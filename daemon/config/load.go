@@ -80,6 +80,15 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
+// LoadUsable is like [Load], but also returns an error if a daemon could not start with the configuration (see [Config.Check]).
+func LoadUsable(file string) (Config, error) {
+	c, err := Load(file)
+	if err == nil {
+		err = c.Check()
+	}
+	return c, err
+}
+
 // Check checks the files that a daemon with this configuration needs at its start. At present, the only such file is the
 // recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {

@@ -50,7 +50,7 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	// If the state was lost, metalplugd cordons all devices before the first snapshot. A change that is made earlier could be
 	// lost.
-	if err := i.await(ctx, func(s *Snapshot) bool { return s.Version > 0 }); err != nil {
+	if err := i.Await(ctx, func(s *Snapshot) bool { return s.Version > 0 }); err != nil {
 		return err
 	}
 	i.cordoning.Lock() // only one caller at a time may change cordons
@@ -72,7 +72,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 			_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the disk was cordoned"})
 		}
 	})
-	err := i.await(ctx, func(s *Snapshot) bool { d := s.Find(id); return d == nil || d.Cordon == after })
+	err := i.Await(ctx, func(s *Snapshot) bool { d := s.Find(id); return d == nil || d.Cordon == after })
 	return cmp.Or(saveErr, err)
 }
 

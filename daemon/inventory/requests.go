@@ -130,13 +130,13 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 // this snapshot or a newer one. Without devices, Started waits for the first snapshot. Started returns an error if ctx or the
 // inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
-	return i.await(ctx, func(s *Snapshot) bool {
+	return i.Await(ctx, func(s *Snapshot) bool {
 		return s.Version > 0 && !slices.ContainsFunc(ids, func(id string) bool { d := s.Find(id); return d != nil && !d.Used })
 	})
 }
 
-// await waits until wanted() returns true for the newest snapshot.
-func (i *Inventory) await(ctx context.Context, wanted func(*Snapshot) bool) error {
+// Await waits until wanted() returns true for the newest snapshot. Await returns an error if ctx or the inventory ends first.
+func (i *Inventory) Await(ctx context.Context, wanted func(*Snapshot) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()
 		if wanted(snapshot) {

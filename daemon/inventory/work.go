@@ -280,7 +280,7 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 func Settled(ctx context.Context, i *Inventory, id string) {
 	ctx, cancel := context.WithTimeout(ctx, inspect.StuckLook)
 	defer cancel()
-	_ = i.await(ctx, func(*Snapshot) (settled bool) {
+	_ = i.Await(ctx, func(*Snapshot) (settled bool) {
 		_ = i.postAndWait(ctx, func(l *loop) error {
 			e := l.entries[id]
 			settled = e == nil || !l.dirty[e] && !e.isFrozen(time.Now())

@@ -202,20 +202,12 @@ func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) err
 
 // pause waits until ctx ends, the pending work of the device changes, or the given time has passed.
 func (t *Turnover) pause(ctx context.Context, id string, wait time.Duration, todo verdict.Todo) {
-	over := time.After(wait)
-	for {
-		snapshot, changed := t.Inventory.Snapshot()
-		if s := snapshot.Find(id); s == nil || s.Todo != todo {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-over:
-			return
-		case <-changed:
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	_ = t.Inventory.Await(ctx, func(snapshot *inventory.Snapshot) bool {
+		s := snapshot.Find(id)
+		return s == nil || s.Todo != todo
+	})
 }
 
 // halfErased is the error of a failed erasure. The erasure may already have changed the content of the disk.

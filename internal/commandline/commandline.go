@@ -9,14 +9,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// Parse adds the flag -log-level, parses the arguments, and returns the log level. If ok is false, Parse has printed the help
-// text or an error, and the program must exit. The exit code is 0 after the help text and 2 after an error.
-func Parse(flags *flag.FlagSet, args []string, help string, stdout, stderr io.Writer) (level slog.Level, code int, ok bool) {
+// Parse adds the flags -log-level and -version, parses the arguments, and returns the log level. If ok is false, Parse has printed
+// the help text, the version or an error, and the program must exit. The exit code is 2 after an error, and otherwise 0.
+func Parse(flags *flag.FlagSet, args []string, help, version string, stdout, stderr io.Writer) (level slog.Level, code int, ok bool) {
+	showVersion := flags.Bool("version", false, "print the version and exit")
 	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
 	flags.SetOutput(io.Discard)
 	err := flags.Parse(args)
@@ -34,6 +36,10 @@ func Parse(flags *flag.FlagSet, args []string, help string, stdout, stderr io.Wr
 	if err != nil {
 		fmt.Fprintf(stderr, "%s: %v\nSee '%[1]s --help'.\n", flags.Name(), err)
 		return 0, 2, false
+	}
+	if *showVersion {
+		fmt.Fprintf(stdout, "%s %s (%s)\n", flags.Name(), version, runtime.Version())
+		return 0, 0, false
 	}
 	return level, 0, true
 }

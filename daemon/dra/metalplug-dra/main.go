@@ -54,14 +54,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	node := flags.String("node", strings.ToLower(host), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
 	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
-	showVersion := flags.Bool("version", false, "print the version and exit")
-	level, code, ok := commandline.Parse(flags, args, help, stdout, stderr)
+	level, code, ok := commandline.Parse(flags, args, help, version, stdout, stderr)
 	if !ok {
 		return code
-	}
-	if *showVersion {
-		fmt.Fprintln(stdout, "metalplug-dra "+version)
-		return exitOK
 	}
 	user := map[bool]string{true: "system:node:" + *node}[*impersonate] // user that the token impersonates, or ""
 	used, refused := make(chan struct{}, 1), new(atomic.Bool)
