@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/directory"
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -66,3 +67,6 @@ func TestDirectoryInTheRoot(t *testing.T) {
 		inRoot(t, root, w.Rearm)
 	}
 }
+
+// TestMain checks that no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/systemd"
 )
 
@@ -124,3 +125,6 @@ func TestMachineID(t *testing.T) {
 		}
 	}
 }
+
+// TestMain checks that no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

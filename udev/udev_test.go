@@ -4,9 +4,11 @@ package udev_test
 
 import (
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -107,3 +109,6 @@ func TestPropertiesCompare(t *testing.T) {
 		t.Error("none and more")
 	}
 }
+
+// TestMain fails if a test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

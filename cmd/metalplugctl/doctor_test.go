@@ -537,3 +537,57 @@ func TestNeededHelpers(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckWarns(t *testing.T) {
+	s := &screen{}
+	s.writeCheck(checkedFiles{Files: []string{"m.toml"}, Warnings: []string{"the unit a@.service is missing"}})
+	if got, want := s.String(), "m.toml: ok\nwarning: the unit a@.service is missing\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestHeldBackIsShown checks that the commands show a resource that is held back with its cause and a remedy. Such a
+// resource is not a fault of the node.
+func TestHeldBackIsShown(t *testing.T) {
+	const cause = "another plugin serves nvidia.com/gpu: the kubelet counts GPU-x"
+	r := api.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: api.Totals{Healthy: 2}, Registration: api.Registration{Held: cause}}
+	status := api.Status{Ready: true, Resources: []api.Resource{r}, Devices: api.Totals{Healthy: 2}}
+	if !allWell(status) {
+		t.Error("status says that something is wrong")
+	}
+	s := screen{}
+	s.writeStatus(status, time.Now())
+	for _, want := range []string{"2 of 2 healthy; held back", "nvidia.com/gpu is held back: " + cause, "-> " + otherPluginRemedy} {
+		if !strings.Contains(s.String(), want) {
+			t.Errorf("status does not say %q:\n%s", want, s.String())
+		}
+	}
+	s = screen{}
+	s.writeDevices([]api.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []api.Resource{r}, false)
+	if !strings.Contains(s.String(), "held back: "+cause) {
+		t.Errorf("list does not say why:\n%s", s.String())
+	}
+}
+
+func TestPreviewShowsCDINames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "metalplug.toml")
+	text := `[[resource]]
+name = "nvidia.com/gpu"
+class = "gpu"
+match = { PCI_ID = "10DE:*" }
+inject = "cdi"
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for output, want := range map[string]string{
+		"table": "  cdi     metalplug.nvidia.com/gpu=GPU-",
+		"json":  `"cdiDevices": [`,
+	} {
+		code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--config", file,
+			"--allocate", "nvidia.com/gpu=1", "-o", output)
+		if code != exitOK || !strings.Contains(stdout, want) || strings.Contains(stdout, "  node  ") {
+			t.Errorf("%s: exit %d, %s\n%s", output, code, stderr, stdout)
+		}
+	}
+}

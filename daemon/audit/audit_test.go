@@ -23,6 +23,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -247,3 +248,6 @@ func TestNotedAfterTheEnd(t *testing.T) {
 		t.Errorf("the file was written after the end: %v", err)
 	}
 }
+
+// TestMain checks that no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

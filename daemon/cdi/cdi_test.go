@@ -25,6 +25,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
@@ -361,3 +362,6 @@ func TestClaimLosesAbsentDevice(t *testing.T) {
 		t.Error("the claim is prepared with an absent device")
 	}
 }
+
+// TestMain fails if a test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

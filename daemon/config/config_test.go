@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/integration/leak"
 )
 
 // reference is metalplug.toml, which has every key, commented out, with its default.
@@ -331,3 +332,6 @@ func TestUnitsOfAResource(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+// TestMain checks that no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

@@ -29,6 +29,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
@@ -534,3 +535,6 @@ func TestNoAnswer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMain checks that no test leaves a goroutine running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

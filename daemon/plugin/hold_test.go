@@ -22,8 +22,11 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/checkpoint"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
 	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/verdict"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
@@ -389,4 +392,74 @@ func TestOvertakenWhileListStays(t *testing.T) {
 	h.waitHeld(false)
 	h.counting.set(nil) // the kubelet has processed the end of our stream
 	h.waitConnected(k, h.registered)
+}
+
+// TestCordonKeepsPod checks that a container can start again with a cordoned device that its pod holds, unless the
+// device is Unhealthy for another reason. No other container may get the device.
+func TestCordonKeepsPod(t *testing.T) {
+	b := newBench(t)
+	k := b.startKubelet()
+	b.waitAllocatable(k, 1)
+	c, err := k.Allocate(t.Context(), resource, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := c.Devices[0]
+	if err := b.endpoint.Inventory.Cordon(t.Context(), id, api.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
+	b.waitAllocatable(k, 0)
+	if err := k.PreStart(t.Context(), resource, c); err != nil {
+		t.Errorf("the pod's container starts again: %v", err)
+	}
+	_, err = b.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{id}}},
+	})
+	checkCordonError(t, "for another pod", err)
+	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
+	limit := time.After(patience)
+	for {
+		snapshot, changed := b.endpoint.Inventory.Snapshot()
+		if d := snapshot.Find(id); d != nil && !d.Present {
+			break
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatal("it is never gone")
+		}
+	}
+	checkCordonError(t, "gone besides", k.PreStart(t.Context(), resource, c))
+}
+
+// checkCordonError checks that an error mentions the cordon.
+func checkCordonError(t *testing.T, when string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "cordoned: loose") {
+		t.Errorf("%s: %v", when, err)
+	}
+}
+
+// TestEnv uses devices with and without a PCI function. The story container.txt covers the rest.
+func TestEnv(t *testing.T) {
+	var devices []*inventory.Status
+	for _, d := range []*device.Device{
+		{ID: "a", SysPath: "/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1"},
+		{ID: "b", SysPath: "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:02.0/drm/card0"},
+		{ID: "c", SysPath: "/sys/devices/virtual/misc/fuse"},
+	} {
+		devices = append(devices, &inventory.Status{Device: d, Verdict: verdict.Verdict{Healthy: true}})
+	}
+	r := plugin.Resource{Name: resource, Variable: "IDS", Env: map[string]string{"PCI": "{pci}", "BOTH": "{id}@{pci}", "IDS2": "{id}"}}
+	got, err := (&plugin.Endpoint{Resource: r, Host: &device.Host{}}).Answer(devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"IDS": "a,b,c", "IDS2": "a,b,c", "PCI": "0000:00:01.0,0000:3b:02.0,", "BOTH": "a@0000:00:01.0,b@0000:3b:02.0,c@",
+	} {
+		if got.GetEnvs()[name] != want {
+			t.Errorf("%s is %q, want %q", name, got.GetEnvs()[name], want)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -71,3 +72,6 @@ func TestReadRegular(t *testing.T) {
 		}
 	}
 }
+
+// TestMain checks that no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

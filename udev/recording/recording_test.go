@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -226,3 +227,6 @@ func brief(events []udev.Event) []string {
 	}
 	return list
 }
+
+// TestMain fails if a test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
