@@ -116,6 +116,7 @@ func TestSignaturesWithoutTools(t *testing.T) {
 		{"linux_raid_member", 0, "\xfc\x4e\x2b\xa9"},
 		{"linux_raid_member", 64<<20 - 8192, "\xfc\x4e\x2b\xa9"},
 		{"linux_raid_member", 64<<20 - 65536, "\xfc\x4e\x2b\xa9"},
+		{"drbd", 64<<20 - 4096 + 60, "\x83\x74\x02\x6d"},
 		{"ddf_raid_member", size - 512, "\xde\x11\xde\x11"},
 		{"isw_raid_member", size - 1024, "Intel Raid ISM Cfg Sig. 1.2.01"},
 		{"vmfs_volume", 1 << 20, "\x0d\xd0\x01\xc0"},

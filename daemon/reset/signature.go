@@ -78,7 +78,7 @@ func knownSignatures() []signature {
 		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as observed on a disk
 	}
 	for _, version := range []string{"\x6a", "\x6b", "\x6c", "\x6d"} { // drivers/block/drbd/drbd_int.h DRBD_MD_MAGIC_07 to _09
-		all = append(all, signature{"drbd", "\x83\x74\x02" + version, 0, []int64{-4036}}) // at byte 60 of the last 4096
+		all = append(all, signature{"drbd", "\x83\x74\x02" + version, 4096, []int64{-4036}}) // byte 60 of the last block, drbd_md_ss
 	}
 	return all
 }
