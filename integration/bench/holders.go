@@ -13,7 +13,9 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,11 +36,16 @@ func (b *bench) measureHolders() ([]result, error) {
 	return b.question(fmt.Sprintf("who has these 8 devices open, %d processes", crowd), b.countSamples(50), nil)
 }
 
-// attack measures the search while unprivileged processes make it expensive. It runs all attackers of the test of package
-// cgroup at the same time.
+// attack measures the search while unprivileged processes make it expensive. It runs attackers of the test of package cgroup at
+// the same time, each in the cgroup of a separate pod.
 func (b *bench) attack() (results []result, err error) {
 	end, err := gather(crowd)
 	defer end()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := newPods()
+	defer pods.remove()
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +61,8 @@ func (b *bench) attack() (results []result, err error) {
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{HostID: 65534, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: 65534, Size: 1}},
 	}
-	var pids []int // processes that hold the devices
-	for _, a := range []struct {
+	holding := make(map[int]string) // UIDs of pods by the process that holds the devices
+	for n, a := range []struct {
 		attributes *syscall.SysProcAttr
 		holds      bool
 		args       []string
@@ -65,20 +72,27 @@ func (b *bench) attack() (results []result, err error) {
 		{nil, false, []string{"names", names}},
 		{nil, true, []string{"threads", "8000", held}},
 		{nil, false, []string{"forks"}},
+		{nil, false, []string{"execs", held}},
+		{nil, false, []string{"moving", "/var/tmp"}},
+		{nil, false, []string{"groups"}},
 		{nil, true, []string{"vfork", held}},
 		{nil, true, []string{"undumpable", held}},
 		{apart, true, []string{"open", held}},
 	} {
-		pid, stop, err := attacker(program, a.attributes, a.args)
+		uid, pid, stop := fmt.Sprintf("00000000-0000-4000-8000-%012d", n), 0, func() {}
+		err := pods.inside(uid, func() (err error) {
+			pid, stop, err = attacker(program, a.attributes, a.args)
+			return err
+		})
 		defer stop()
 		if err != nil {
 			return nil, err
 		}
 		if a.holds {
-			pids = append(pids, pid)
+			holding[pid] = uid
 		}
 	}
-	return b.question(fmt.Sprintf("the same under attack, %d processes", crowd), b.countSamples(5), pids)
+	return b.question(fmt.Sprintf("the same under attack, %d processes", crowd), b.countSamples(5), holding)
 }
 
 // held is a device node that the attackers have open.
@@ -112,8 +126,56 @@ func attacker(program string, attributes *syscall.SysProcAttr, args []string) (p
 	return 0, stop, fmt.Errorf("start the attacker %q: it has ended", args)
 }
 
-// question sends the request several times, and checks that the answer has the given processes and not this one.
-func (b *bench) question(what string, times int, pids []int) ([]result, error) {
+// pods creates the cgroups of pods. The kubelet does not know these pods, because their parent cgroup is not its own.
+type pods struct{ root, home, dir string } // the hierarchy, the cgroup of this process, and a new cgroup
+
+// newPods uses the hierarchy of version 2 if systemd uses it, and otherwise the hierarchy "pids" of version 1.
+func newPods() (p pods, err error) {
+	p.root = "/sys/fs/cgroup"
+	controllers := ""
+	if _, err := os.Stat(p.root + "/cgroup.controllers"); err != nil {
+		p.root, controllers = p.root+"/pids", "pids"
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return p, err
+	}
+	for line := range strings.Lines(string(own)) {
+		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && fields[1] == controllers {
+			p.home = filepath.Join(p.root, fields[2])
+		}
+	}
+	if p.dir, err = os.MkdirTemp(p.root, "metalplug-bench-*"); err != nil {
+		return p, fmt.Errorf("create a cgroup for the attackers: %w", err)
+	}
+	return p, nil
+}
+
+// inside runs a function while this process is in the cgroup of a pod. The processes that the function starts stay there.
+func (p pods) inside(uid string, start func() error) error {
+	dir := filepath.Join(p.dir, "kubepods", "pod"+uid)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	move := func(to string) error {
+		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+	}
+	return errors.Join(move(dir), start(), move(p.home))
+}
+
+// remove removes the cgroups as soon as they contain no process, but gives up after a few seconds.
+func (p pods) remove() {
+	pods, _ := filepath.Glob(p.dir + "/kubepods/*")
+	for _, dir := range append(pods, p.dir+"/kubepods", p.dir) {
+		for end := time.Now().Add(5 * time.Second); errors.Is(unix.Rmdir(dir), unix.EBUSY) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// question sends the request several times, and checks that the answer does not have this process. For each given process, the
+// answer must have the process, or say that the processes of its pod could not be read.
+func (b *bench) question(what string, times int, holding map[int]string) ([]result, error) {
 	h, end, err := b.helpers()
 	if err != nil {
 		return nil, err
@@ -137,7 +199,7 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 		if err != nil && !errors.Is(err, cgroup.ErrIncomplete) { // on some machines root cannot read process 1
 			return err
 		}
-		return checkNames(answer, pids)
+		return checkNames(answer, holding)
 	}, func() error {
 		if err := exec.Command(empty).Run(); err != nil {
 			return fmt.Errorf("run the empty program: %w", err)
@@ -153,17 +215,17 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 	}, nil
 }
 
-// checkNames checks that an answer contains all given processes, and not this one.
-func checkNames(a cgroup.Answer, pids []int) error {
+// checkNames checks an answer, see [bench.question].
+func checkNames(a cgroup.Answer, holding map[int]string) error {
 	names := func(pid int) bool {
 		return slices.ContainsFunc(a.Holders, func(h cgroup.Holder) bool { return h.PID == pid })
 	}
 	if names(os.Getpid()) {
 		return fmt.Errorf("%s names the process that asks", cgroup.Program)
 	}
-	for _, pid := range pids {
-		if !names(pid) {
-			return fmt.Errorf("%s does not name process %d: %+v", cgroup.Program, pid, a)
+	for pid, uid := range holding {
+		if !names(pid) && !slices.ContainsFunc(a.Unread, func(u cgroup.Unread) bool { return u.PodUID == uid }) {
+			return fmt.Errorf("%s does not name process %d of pod %s: %+v", cgroup.Program, pid, uid, a)
 		}
 	}
 	return nil
