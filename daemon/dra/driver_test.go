@@ -302,6 +302,51 @@ func TestSlowWatch(t *testing.T) {
 	})
 }
 
+// If one of 10,000 devices changes, disappears or appears, metalplug-dra writes one slice. The test ends before watchLag, because
+// the controller would then sync again and again while the clock of the bubble stands still.
+func TestOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		resources, devices := []api.Resource{{Name: "a", Serve: "dra"}}, make([]api.Device, 10_000)
+		for i := range devices {
+			devices[i] = api.Device{ID: fmt.Sprintf("d%05d", i), Resource: "a", Health: "Healthy"}
+		}
+		var pools layout
+		pool := func() *resourceslice.DriverResources {
+			s := newState(resources, devices)
+			pools = pools.place(s.claimed)
+			return &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"n1": pools.pool(s)}}
+		}
+		d := newDriver("")
+		kube, version := cluster(func(*resourceapi.ResourceSlice, bool) error { return nil }), 0
+		kube.PrependReactor("*", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if write, ok := a.(interface{ GetObject() runtime.Object }); ok {
+				version++
+				write.GetObject().(*resourceapi.ResourceSlice).ResourceVersion = fmt.Sprint(version)
+			}
+			return false, nil, nil
+		})
+		d.Kube = kube
+		c, err := d.control(t.Context(), pool())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Stop()
+		<-time.After(watchLag / 8)
+		want := resourceslice.Stats{NumCreates: 157}
+		for _, change := range []func(){
+			func() {}, func() { devices[5000].Cordoned = true }, func() { devices = devices[1:] }, func() { devices = append(devices, api.Device{ID: "new", Resource: "a"}) },
+		} {
+			change()
+			c.Update(pool())
+			<-time.After(watchLag / 8)
+			if got := c.GetStats(); got != want {
+				t.Errorf("the controller has written %+v, want %+v", got, want)
+			}
+			want.NumUpdates++
+		}
+	})
+}
+
 // If the library's list of slices hangs, the operator sees the reason.
 func TestListHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -326,7 +371,9 @@ func TestListHangs(t *testing.T) {
 
 // The kubelet reports each refusal in an event of the pod.
 func TestRefused(t *testing.T) {
-	d := daemon(t, func(_ string, ask api.Claim) (api.Prepared, *api.Refused) { // records the refusal for the operator
+	recorded := "" // by metalplugd, for the operator
+	d := daemon(t, func(_ string, ask api.Claim) (api.Prepared, *api.Refused) {
+		recorded = ask.Invalid
 		return api.Prepared{}, &api.Refused{Code: 503, Text: "metalplugd: " + cmp.Or(ask.Invalid, "its devices are being erased for 40s")}
 	})
 	result := resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"}
@@ -342,6 +389,9 @@ func TestRefused(t *testing.T) {
 		if got := prepared(t, d, c).Err; got == nil || !strings.HasPrefix(got.Error(), "metalplugd: ") || !strings.Contains(got.Error(), text) {
 			t.Errorf("the error is %v, not %q", got, text)
 		}
+	}
+	if d.recordFailure([]*drapb.Claim{{Uid: "u1"}}, errors.New("forbidden")); recorded != "forbidden" {
+		t.Errorf("metalplugd has recorded %q", recorded)
 	}
 }
 
@@ -360,18 +410,5 @@ func TestNoDaemon(t *testing.T) {
 	c := claim(resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"})
 	if all, err := d.PrepareResourceClaims(context.Background(), []*resourceapi.ResourceClaim{c}); !errors.Is(err, api.ErrNoAnswer) {
 		t.Errorf("while metalplugd is down, the kubelet gets %v, %v", all, err)
-	}
-}
-
-// If the API server refuses a claim, the operator sees the reason.
-func TestFailureIsRecorded(t *testing.T) {
-	var got api.Claim
-	d := daemon(t, func(uid string, ask api.Claim) (api.Prepared, *api.Refused) {
-		got = ask
-		return api.Prepared{}, &api.Refused{Code: 409, Text: uid}
-	})
-	d.recordFailure([]*drapb.Claim{{Uid: "u1", Namespace: "ns", Name: "c1"}}, errors.New("forbidden"))
-	if got.Namespace != "ns" || got.Name != "c1" || got.Invalid != "forbidden" {
-		t.Errorf("metalplugd has recorded %+v", got)
 	}
 }
