@@ -177,14 +177,16 @@ func (s *Store) write(encode func() ([]byte, error)) error {
 	if sum == s.onDisk {
 		return nil
 	}
-	s.onDisk = [sha256.Size]byte{}
-	switch err = fsutil.ReplaceFile(s.path, 0o600, text); {
-	case err == nil:
+	if err = fsutil.ReplaceFile(s.path, 0o600, text); err == nil {
 		s.onDisk = sum
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
-	default:
-		err = fmt.Errorf("%w: metalplugd cannot save its state; free space, or make paths.state writable", err)
+		return nil
 	}
-	return err
+	// Most errors leave the file as it was. A later state that equals it is then already saved.
+	if old, readErr := fsutil.ReadRegular(s.path, stateSize); readErr != nil || sha256.Sum256(old) != s.onDisk {
+		s.onDisk = [sha256.Size]byte{}
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
+	}
+	return fmt.Errorf("%w: metalplugd cannot save its state; free space, or make paths.state writable", err)
 }
