@@ -157,6 +157,23 @@ func TestClaimServer(t *testing.T) {
 		s.step("the API server %s, then the pod runs %v and the slice is written %v after it answers again",
 			bad.name, ran.Round(time.Millisecond), published.Round(time.Millisecond))
 	}
+	b.is(refused(http.StatusForbidden, "Forbidden"))
+	p := claiming(node, s.label("-cordoned"))
+	s.create(p)
+	id := widgetID(0)
+	if s.allocated(p.Name) != strings.ToLower(id) {
+		id = widgetID(1)
+	}
+	s.ctl(node, "cordon", id, "--reason", "a story")
+	b.is(nil)
+	s.event(p.Name, "cordoned: a story -> metalplugctl uncordon "+id)
+	if out, err := node.Ctl(s.Context(), "status", "-o", "json"); !strings.Contains(out, "claim "+space+"/"+p.Name) {
+		s.Errorf("status does not show the refused claim: %v: %s", err, out)
+	}
+	s.remove(p.Name)
+	s.ctl(node, "uncordon", id)
+	s.published(node, 2)
+	s.step("a device was cordoned after the scheduler had chosen it, and an event of the pod shows how to uncordon it")
 }
 
 func TestClaimNewServer(t *testing.T) {
