@@ -5,6 +5,8 @@
 package api
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -217,3 +219,109 @@ type Registration struct {
 	Complaint string `json:"complaint,omitempty"`
 	Held      string `json:"heldBack,omitempty"` // why the resource is held back, or empty
 }
+
+// CordonedDevice describes a cordoned device.
+type CordonedDevice struct {
+	Device   string `json:"device"`
+	Resource string `json:"resource"` // empty if the device is not offered
+	Cordon
+}
+
+// By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because every
+// user of sudo is root.
+func (c *Cordon) By() string {
+	if c.Since.IsZero() {
+		return ""
+	}
+	name := cmp.Or(c.User, fmt.Sprintf("uid %d", c.UID))
+	if c.Login != "" && c.Login != name {
+		return c.Login + " as " + name
+	}
+	return name
+}
+
+// Unexplained is the reason for a cordon if the operator gave none.
+const Unexplained = "by the operator"
+
+// Cordon contains the reason, the user and the time of a cordon.
+type Cordon struct {
+	Reason string    `json:"reason"`
+	UID    uint32    `json:"uid"`            // uid of the client as reported by the kernel
+	User   string    `json:"user"`           // user name of that uid, or empty
+	Login  string    `json:"login"`          // login name that the client sent, or empty
+	Since  time.Time `json:"since,omitzero"` // zero if the saved state was lost
+}
+
+// Same reports whether two cordons have the same content. Either cordon may be nil.
+func (c *Cordon) Same(other *Cordon) bool {
+	if c == nil || other == nil {
+		return c == other
+	}
+	a, b := *c, *other
+	a.Since, b.Since = time.Time{}, time.Time{}
+	return a == b && c.Since.Equal(other.Since)
+}
+
+// Answer explains why a device is or is not offered. Answer lists the steps in the order in which metalplugd decides. The first
+// steps are about udev, the classes, the identity, the rules, use by the host, health and nodes. The next steps show facts that
+// only the inventory knows, such as a cordon or a fault. The last step is about the kubelet.
+type Answer struct {
+	What string `json:"what"` // the name that was requested
+	// Found contains an entry for each device with the requested name. Found is never empty.
+	Found []Explanation `json:"found"`
+}
+
+// Explanation contains all decisions about one device, in the order that [Answer] describes.
+type Explanation struct {
+	SysPath string  `json:"sysfsPath"`
+	Device  *Device `json:"device"` // current state of the device, or null if unknown
+	Steps   []Step  `json:"steps"`
+	Verdict string  `json:"verdict"`
+	// Would suggests a [[resource]] in TOML if the configuration has no rule for the device.
+	Would string `json:"would,omitempty"`
+}
+
+// Step is one decision about a device.
+type Step struct {
+	// The kind of decision is "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or
+	// "kubelet".
+	What string `json:"what"`
+	Name string `json:"name"` // name of the class or resource
+	OK   bool   `json:"ok"`   // false if the step withholds the device from pods
+	Why  string `json:"why"`
+
+	Where string `json:"where,omitempty"` // file and line of the setting that caused the decision, as "FILE:LINE"
+}
+
+// TimeFormat is the format for times that operators see. Times are in UTC.
+const TimeFormat = "2006-01-02 15:04:05Z"
+
+// Topology shows where the devices of a node are in the PCI tree.
+type Topology struct {
+	Devices []Place `json:"devices"` // sorted by PCI address, followed by devices that are not on PCI
+	// Distances contains the distance between any two GPUs or HCAs. The keys are the names of the two devices.
+	Distances map[string]map[string]Distance `json:"distances"`
+}
+
+// Place shows where a device is in the PCI tree.
+type Place struct {
+	// Name is a short name, such as GPU0 or HCA1. Each PCI function has one name. Name is empty if no resource matches the
+	// device, or if the device is not on PCI.
+	Name string   `json:"name"`
+	Path []string `json:"path"` // path from the PCI host bridge down to the function, or empty if the device is not on PCI
+	Link string   `json:"link"` // speed and width of the link if sysfs shows them, or a note that the function does not answer
+	CPUs string   `json:"cpus"` // CPUs near the device, such as "0-15,32-47", if sysfs shows them
+	Device
+}
+
+// Distance is the distance between two PCI functions, in the terms of "nvidia-smi topo -m".
+type Distance string
+
+// The possible distances, nearest first, say which component is between two functions.
+const (
+	PIX  Distance = "PIX"  // at most one switch in between
+	PXB  Distance = "PXB"  // several switches in between, but no host bridge
+	PHB  Distance = "PHB"  // a host bridge in between
+	NODE Distance = "NODE" // the interconnect between host bridges of one NUMA node
+	SYS  Distance = "SYS"  // the interconnect between NUMA nodes
+)

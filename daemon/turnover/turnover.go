@@ -204,10 +204,13 @@ func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) err
 func (t *Turnover) pause(ctx context.Context, id string, wait time.Duration, todo verdict.Todo) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	_ = t.Inventory.Await(ctx, func(snapshot *inventory.Snapshot) bool {
+	err := t.Inventory.Await(ctx, func(snapshot *inventory.Snapshot) bool {
 		s := snapshot.Find(id)
 		return s == nil || s.Todo != todo
 	})
+	if err != nil {
+		<-ctx.Done() // the inventory may have ended earlier
+	}
 }
 
 // halfErased is the error of a failed erasure. The erasure may already have changed the content of the disk.
