@@ -63,6 +63,8 @@ func (l *loop) checkClaimable(id, claim string) error {
 		return nil
 	case s.Held() && len(others) == 0:
 		return fmt.Errorf("%w by a pod", ErrHeld)
+	case s.Resource == "" && s.Reason != "": // not offered, for example because a disk is unproven or in use
+		return errors.New(s.Reason)
 	case rule == nil || rule.Claims == 0:
 		return errors.New(`the device's resource is not served through DRA; write serve = "dra"`)
 	case s.Reason == verdict.BeingCleared:
