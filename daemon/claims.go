@@ -111,7 +111,7 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	c.locked(func() {
 		for claim, end := range c.calls {
 			if claim.UID == uid {
-				end(errors.New("the claim was released"))
+				end(control.ErrReleased)
 			}
 		}
 	})

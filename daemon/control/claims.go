@@ -20,6 +20,9 @@ import (
 // ErrWorking means that the devices of a claim are still being reset or erased, so the client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
+// ErrReleased means that a claim was released before it was prepared, so no pod waits for the claim.
+var ErrReleased = errors.New("the claim was released")
+
 // ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims, and
 // no client may change a device. The permissions of the socket are the only access control, because with PrivateUsers=yes the
 // kernel shows the daemon the same user for all users except root. ServeClaims closes l.
@@ -98,7 +101,7 @@ func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, 
 		}
 		if err != nil {
 			s.Log.Warn("claim refused", "action", path.Base(r.URL.Path), "err", fmt.Errorf("claim %s: %w", uid, err))
-			if !errors.Is(err, ErrWorking) {
+			if !errors.Is(err, ErrWorking) && !errors.Is(err, ErrReleased) {
 				s.recordRefusal("claim "+api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}.String(), path.Base(r.URL.Path), err)
 			}
 		}

@@ -22,7 +22,7 @@ import (
 // claims simulates the daemon's claims. The UID in a request selects the answer.
 func claims(o *control.Options) {
 	errs := map[string]error{
-		"working": control.ErrWorking, "unknown": inventory.ErrUnknownDevice, "held": errors.New("the device is held"),
+		"working": control.ErrWorking, "released": control.ErrReleased, "unknown": inventory.ErrUnknownDevice, "held": errors.New("the device is held"),
 	}
 	o.Prepare = func(_ context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
 		p.Requests = []api.PreparedRequest{{Name: ask.Requests[0].Name, CDI: []string{claim.String()}}}
@@ -42,6 +42,7 @@ func TestClaims(t *testing.T) {
 		{"u1/unprepare", "", "200 {}"},
 		{"working/prepare", one, "503 the claim is not prepared yet"},
 		{"working/unprepare", "", "503"},
+		{"released/prepare", one, "409 the claim was released"},
 		{"unknown/prepare", one, "404"},
 		{"held/prepare", one, "409 the device is held"},
 		{"..%2fx/prepare", one, "400"},
