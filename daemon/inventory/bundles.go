@@ -17,9 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation between a device and its bundle. A bundle has no entry in the inventory. A bundle consists of all
-// devices whose field bundle contains the ID of the bundle. Each of these members has its own lease. The kubelet knows only the
-// ID of the bundle.
+// membership is the relation between a device and its bundle. A bundle has no entry in the inventory. It consists of all devices
+// whose bundle field contains its ID. Each of these members has its own lease. The kubelet knows only the bundle's ID.
 type membership struct {
 	bundle         string // the ID of its bundle, or empty
 	bundleResource string // the resource of the bundle
@@ -33,13 +32,13 @@ type membership struct {
 // bundler assembles the bundles of an inventory.
 type bundler struct{ *loop }
 
-// name returns the ID by which the kubelet knows a device. For a member of a bundle, this is the ID of the bundle.
+// name returns the ID by which the kubelet knows a device. For a bundle member, this is the bundle's ID.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
 // listResource returns the resource whose device list contains the device or its bundle.
 func (e *entry) listResource() string { return cmp.Or(e.bundleResource, e.resource) }
 
-// Name returns the ID by which the kubelet knows a device. For a member of a bundle, the result is the ID of the bundle.
+// Name returns the ID by which the kubelet knows a device. For a bundle member, the result is the bundle's ID.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
 // Parts returns the members of a bundle, or the device itself if it is not a bundle.
@@ -92,9 +91,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. assemble uses only devices that no pod can get, which are vacant or in no device list.
-// assemble does not move devices between existing bundles. If a device must leave a device list or an incomplete bundle, assemble
-// marks it Unhealthy. The device leaves when the kubelet confirms that no pod holds it.
+// assemble combines devices into bundles. assemble uses only devices that no pod can get, because they are vacant or not in any
+// device list. assemble does not move devices between existing bundles. If a device must leave a device list or an incomplete
+// bundle, assemble marks it Unhealthy. The device leaves when the kubelet confirms that no pod holds it.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -161,11 +160,11 @@ func (l bundler) dissolveReason(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. match also considers free devices that are offered individually, because they can move
-// to a bundle. While inspections are pending, match assembles no bundle, because an inspection may find a device that is nearer
-// to the others.
+// match assembles a rule's bundles. match also considers free devices that are offered individually, because they can move to a
+// bundle. While inspections are pending, match does not assemble any bundle, because an inspection may find a device that is
+// closer to the others.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
-	left := make(map[*entry]bool) // the matching devices that are in no bundle
+	left := make(map[*entry]bool) // the matching devices that are not in a bundle
 	var items []bundle.Item
 	for _, e := range l.entries {
 		kind := r.Bundle.Kind(e.resource)
@@ -247,8 +246,8 @@ func (l bundler) publishBundles(changed updates, now time.Time) {
 	}
 }
 
-// bundleStatus returns the status of a bundle. The health of the bundle is the health of the least healthy member. The lease of
-// the bundle is the lease of the member with the highest [urgency].
+// bundleStatus returns the status of a bundle. The bundle is as healthy as its least healthy member. Its lease is that of the
+// member with the highest [urgency].
 func bundleStatus(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].bundleResource, Taker: members[0].bundleResource}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}

@@ -17,7 +17,7 @@ import (
 // ErrHeld means that another tenant holds the device.
 var ErrHeld = errors.New("the device is held")
 
-// ErrClearing means that metalplug resets or erases the device after its last tenant.
+// ErrClearing means that metalplug is still resetting or erasing the device after its last tenant.
 var ErrClearing = errors.New(verdict.BeingCleared)
 
 // Claim assigns devices to a claim. To wait until the assignment is in the state file, call [Inventory.WaitSaved]. The claim may
@@ -46,8 +46,8 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 }
 
 // checkClaimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
-// number of shares was reduced, the claim must wait until enough other claims have ended. The claim need not wait if the device
-// is already prepared for the claim.
+// number of shares was reduced, the claim must wait until enough other claims have ended, unless the device is already prepared
+// for it.
 func (l *loop) checkClaimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {

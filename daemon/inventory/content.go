@@ -12,8 +12,7 @@ import (
 // known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	// Fingerprint identifies the data that the last tenant left on the disk, see [device.Report]. Fingerprint is empty if
-	// unknown.
+	// Fingerprint identifies the data that the last tenant left on the disk (see [device.Report]). Fingerprint is empty if unknown.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Wrote       wrote  `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
 	// Initialised is the name of the init unit ([device.Rule].Init) that has run since the hardware last appeared.
@@ -21,19 +20,19 @@ type known struct {
 	// Claims contains the claims that hold the device until the kubelet releases them. metalplug must save them, because the
 	// kubelet's records of device plugins do not contain claims.
 	Claims lease.Claims `json:"claim,omitempty"`
-	// Given contains the paths of the nodes that the device's pods got. The slice is never modified, only replaced.
+	// Given contains the paths of the device nodes that the device's pods got. The slice is never modified, only replaced.
 	Given []string `json:"given,omitempty"`
-	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
+	// Numbers contains the device numbers that the device's pods may open in this boot (see [devices.noteNumber]).
 	Numbers []string `json:"numbers,omitempty"`
-	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. OwedBy is nil if there is no such call, and
-	// points to an empty text if the kubelet is unknown.
+	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. OwedBy is nil if there is no such call, and points
+	// to an empty string if the kubelet is unknown.
 	OwedBy *string `json:"owed,omitempty"`
 	// Unfinished means that a helper may still be working on the disk, because metalplugd ended during this work, or because the
-	// erasure failed. An inspection clears the field when it finds that no helper works on the disk.
+	// erasure failed. An inspection clears the field when it finds that no helper is working on the disk.
 	Unfinished bool `json:"unfinished,omitempty"`
 }
 
-// wrote is the number of sectors that were written to a disk since the disk appeared, see [evidence.Book.Presence].
+// wrote is the number of sectors that have been written to a disk since the disk appeared (see [evidence.Book.Presence]).
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
@@ -44,7 +43,7 @@ func (k *known) forgetBoot() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.OwedBy, k.Unfinished, k.Claims = "", 0, wrote{}, "", nil, nil, false, k.Claims.Rebooted()
 }
 
-// noteReplacedMedium records that this may not be the disk that the last tenant used.
+// noteReplacedMedium records that the disk may no longer be the one that the last tenant used.
 func (l *leases) noteReplacedMedium(e *entry) {
 	if e.lease.Residue || e.lease.Order == lease.Erase {
 		_ = l.apply(e, lease.Event{Name: lease.Replaced})
@@ -52,9 +51,9 @@ func (l *leases) noteReplacedMedium(e *entry) {
 }
 
 // noteAppearance checks whether a disk has reappeared since its tenant left data on it. noteAppearance recognises a new
-// appearance by the diskseq, or before Linux 5.15 by the inode of the disk's directory in sysfs. If a disk reappears during
-// metalplug's work, it may be another disk with the same identity. At the end of the work, the helper must prove that the disk is
-// still the same. Otherwise, metalplug treats it as another disk.
+// appearance by a new diskseq or, before Linux 5.15, by a new inode of the disk's sysfs directory. If a disk reappears while
+// metalplug is working on it, it may be another disk with the same identity. At the end of the work, the helper must prove that
+// it is still the same disk. Otherwise, metalplug treats it as another disk.
 func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -69,10 +68,10 @@ func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin checks whether another disk reports the same medium as this disk, such as the same serial number. Without this
-// check, metalplug would apply the evidence about one of the disks to the other. After two disks have reported the same medium,
-// only their appearances identify them. metalplug does not know which of the two a tenant had, or whether they are two paths to
-// one disk.
+// noteTwin checks whether another disk reports the same medium as this disk, for example the same serial number. Without this
+// check, metalplug would apply the evidence about one disk to the other. After two disks have reported the same medium, only
+// their appearances identify them. metalplug does not know which of the two a tenant had, or whether they are two paths to one
+// disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -90,8 +89,9 @@ func (l *leases) noteTwin(e *entry) {
 }
 
 // compareContent records the content of a disk that has no tenant, while no work on the disk is in progress. If the disk still
-// has to be cleaned up, its content is recorded only while the disk is cordoned. An operator may use a cordoned disk. Each later
-// inspection compares the content with this record. If the content differs, another node or an operator has written to the disk.
+// has to be cleaned up, its content is recorded only while the disk is cordoned, because an operator may use a cordoned disk.
+// Each later inspection compares the content with this record. If the content differs, another node or an operator has written to
+// the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
 	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.isBusy() || e.isOutdated() {
 		return
@@ -112,7 +112,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. The number may increase
 // while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another process
-// has written to the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as a
+// has written to the disk. Such a write cancels an adoption or an order to erase. The content is then no longer treated as a
 // tenant's. After an erasure has failed, the content is unknown, and only the number of sectors shows whether another process has
 // written to the disk. If the kernel does not count writes, noteWrites therefore assumes such a write.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
@@ -144,7 +144,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	}
 }
 
-// noteForeignContent records that the content of a disk is not from a tenant.
+// noteForeignContent records that the content of a disk does not come from a tenant.
 func (l *leases) noteForeignContent(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk content changed", "device", e.device.ID, "reason", "metalplug does not erase the disk, because "+reason)

@@ -18,13 +18,13 @@ var ErrUnknownDevice = errors.New("no such device")
 // errStopped is the error for calls after the inventory has stopped.
 var errStopped = errors.New("the inventory has stopped")
 
-// mayHaveBeen is the reason for the cordons that metalplug sets after the state file was lost.
+// mayHaveBeen is the reason for the cordons that metalplug sets after it has lost the state file.
 const mayHaveBeen = "metalplugd lost its state, and the device may have been cordoned; if it was not cordoned, uncordon the device"
 
 // Cordon withholds a device from new pods until [Inventory.Uncordon] is called. Until then, the device is Unhealthy in the device
-// list, with the reason of the cordon. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon
+// list, with the cordon's reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon
 // returns nil, the cordon is on disk. If Cordon returns an error, nothing has changed. A cordon without a reason
-// ([api.Unexplained]) does not replace an existing cordon. The error may be [ErrUnknownDevice] or the error of ctx.
+// ([api.Unexplained]) does not replace an existing cordon. The error may be [ErrUnknownDevice] or the context's error.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -44,12 +44,11 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for
-// the snapshot that shows the change. A cordon also cancels an order to erase, but only once the cordon is on disk. If metalplugd
-// ends in between, the state file does not contain the order either, see [loop.record].
+// changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for the
+// snapshot that shows the change. A cordon also cancels an order to erase, but only once the cordon is on disk. If metalplugd
+// ends in between, the state file does not contain the order either (see [loop.record]).
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
-	// If the state was lost, metalplugd cordons all devices before the first snapshot. A change that is made earlier could be
-	// lost.
+	// If the state was lost, metalplugd cordons all devices before the first snapshot. An earlier change could be lost.
 	if err := i.Await(ctx, func(s *Snapshot) bool { return s.Version > 0 }); err != nil {
 		return err
 	}

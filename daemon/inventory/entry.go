@@ -41,7 +41,7 @@ type entry struct {
 // firmware is the state of the vendor unit that initialises a device.
 type firmware struct {
 	initFailure string    // why the unit failed, or empty
-	settling    time.Time // end of the time in which the unit may still change the hardware
+	settling    time.Time // end of the period in which the unit may still change the hardware
 }
 
 // settled is the verdict that applies to a device while inspections may show effects of metalplug's own work.

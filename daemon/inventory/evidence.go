@@ -31,8 +31,8 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence about a disk, and logs the reason. If a container is about to write to the disk, the
-// reason is empty, and nothing is logged.
+// endEvidence deletes the evidence about a disk, and logs the reason. If a container is about to write to the disk, the reason is
+// empty and nothing is logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -65,7 +65,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	// If the inspection found the disk blank, the signature in udev's database is outdated, because it is from before the
+	// If the inspection found the disk blank, the signature in udev's database is outdated, because it dates from before the
 	// erasure.
 	if errors.Is(s.Offer, device.ErrData) && !s.Blank {
 		seen.Data = verdict.Content(s.Offer)
@@ -129,7 +129,7 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 }
 
 // Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target identifies the disk
-// that was there when the operator gave the order. If the parameter fingerprint is not empty, metalplug may erase the disk only
+// that was present when the operator gave the order. If the parameter fingerprint is not empty, metalplug may erase the disk only
 // while its content has this fingerprint. When Adopt returns nil, the record is on disk. If Adopt returns an error, such as
 // [ErrUnknownDevice], nothing has changed.
 func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {

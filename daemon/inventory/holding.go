@@ -22,7 +22,7 @@ type allocations struct {
 	began time.Time       // start of the daemon
 }
 
-// books contains what metalplugd knows about a device from the kubelet.
+// books contains what metalplugd has learned about a device from the kubelet.
 type books struct {
 	heldAs        []string  // the IDs under which pods may hold the device, sorted and never modified
 	lastAllocated time.Time // when the kubelet last allocated the device to a container
@@ -51,9 +51,9 @@ func (e *entry) noteGiven() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// hasMoved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the
-// pod, the container gets the same paths again. By then, they may lead to another device. A link whose name contains the
-// device's identity always leads to the right device.
+// hasMoved reports whether a pod got device node paths that no longer belong to the device. If the kubelet restarts one of the
+// pod's containers, the container gets the same paths again. By then, they may lead to another device. A link whose name contains
+// the device's identity always leads to the right device.
 func (e *entry) hasMoved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
@@ -61,15 +61,15 @@ func (e *entry) hasMoved() bool {
 }
 
 // recordAllocated records that pods are about to hold these devices. The leases change immediately. The next snapshot is
-// published a little later, so that the work for it does not delay the answer to the kubelet. The parameter asker identifies
-// the kubelet that called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that
+// published a little later, so that creating it does not delay the answer to the kubelet. The parameter asker identifies the
+// kubelet that called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that
 // already has the devices is about to start or restart.
 func (a *allocations) recordAllocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
-		if e == nil || len(e.Claims) > 0 { // the endpoint of the device has ended, so the kubelet will not get the answer
+		if e == nil || len(e.Claims) > 0 { // the device's endpoint has ended, so the kubelet will not get the answer
 			continue
 		}
 		if e.lastAllocated, e.booked = now, e.booked && started; started {
@@ -79,7 +79,7 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 		if !e.lease.Held() {
 			held = append(held, e)
 		}
-		if !started || !e.lease.Held() { // a container that restarts gets the node paths of its first start
+		if !started || !e.lease.Held() { // a restarted container gets the node paths from its first start
 			e.noteGiven()
 		}
 		switch {
@@ -95,7 +95,7 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 	}
 }
 
-// closeAllocates records that the calls to Allocate from some kubelets have ended or will never get a result. The given function
+// closeAllocates records that some kubelets' calls to Allocate have ended or will never get a result. The caller's function
 // selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
@@ -125,7 +125,7 @@ func (d *devices) judgeAgain(all ...*entry) {
 }
 
 // noteTenantGone records that no pod holds a device any more. noteTenantGone requests a new inspection, because an earlier
-// inspection may not show how the pod left the device.
+// inspection may not show the state in which the pod left the device.
 func (a *allocations) noteTenantGone(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -136,8 +136,8 @@ func (a *allocations) noteTenantGone(e *entry) {
 
 // confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if an allocated
 // ID is missing from the list (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
-// gives the device to the next pod. A checkpoint that is newer than a call to Allocate therefore names the pod of this call. If
-// the kubelet has restarted since the call, the call has either failed, or its result is in the checkpoint.
+// gives the device to the next pod. A checkpoint that is newer than a call to Allocate therefore names the pod that the call was
+// for. If the kubelet has restarted since the call, either the call has failed or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	broken := make(map[string]bool) // the bundles that a member has just left
@@ -214,7 +214,8 @@ func (l *leases) recordStarted(e *entry, event lease.Event) {
 	}
 }
 
-// keepsData reports whether a device can keep a tenant's data, and its resource does not offer disks that the host uses.
+// keepsData reports whether a device can keep a tenant's data. The result is false if the device's resource offers disks that the
+// host uses.
 func (d *devices) keepsData(e *entry) bool {
 	rule := d.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse)
@@ -230,8 +231,8 @@ func (d *devices) checkExposed(e *entry) error {
 }
 
 // ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
-// device must be a disk that was proven to be unused before, and no other disk may report the same medium. The resource of the
-// disk must offer neither disks with the host's data nor one disk to several tenants.
+// device must be a disk that was proven to be unused before, and no other disk may report the same medium. The disk's resource
+// must not offer disks with the host's data, or offer one disk to several tenants.
 func (l *leases) ownsContent(e *entry) bool {
 	disk := e.Disk
 	disk.Appearance = cmp.Or(e.work.provenDiskseq, disk.Appearance)
@@ -239,15 +240,15 @@ func (l *leases) ownsContent(e *entry) bool {
 		(l.Host.Touch.Survey == nil || l.evidence.Proves(disk))
 }
 
-// heldAsShares reports whether pods hold a device under the IDs of its shares.
+// heldAsShares reports whether pods hold a device under its share IDs.
 func (e *entry) heldAsShares() bool {
 	return slices.ContainsFunc(e.heldAs, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed the
-// device before, or must have finished the call to Allocate. The elapsed time proves nothing, because the kubelet may be stopped
-// for any length of time during the call. If pods hold a device under several IDs of shares, one listed share shows nothing about
-// the others.
+// device before, or must have finished the call to Allocate. Elapsed time proves nothing, because the kubelet may be stopped for
+// any length of time during the call. If pods hold a device under several share IDs, a listed share shows nothing about the
+// others.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.OwedBy != nil:
@@ -258,18 +259,17 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.lastAllocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// recordFree records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves the
-// list, the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a
-// result.
+// recordFree records that no pod can hold a device any longer. Only such a device may leave the device list. Before it leaves the
+// list, the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a result.
 func (a *allocations) recordFree(e *entry) {
 	a.noteTenantGone(e)
-	// Send a new list, which omits the IDs of shares that the resource no longer has.
+	// Send a new list, which omits the share IDs that the resource no longer has.
 	if e.heldAsShares() {
 		a.resend[e.resource] = true
 	}
 	e.heldAs = nil
 	f := a.facts(e)
-	// A device stays in the list if nothing but the search for processes that have it open is pending. Otherwise the device would
+	// A device stays in the list if the only pending work is the search for processes that have it open. Otherwise the device would
 	// leave the list and come back immediately. In between, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.NeedsClearing() || e.sighting.Unread && f.OfferedWithData() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
@@ -279,7 +279,7 @@ func (a *allocations) recordFree(e *entry) {
 	case e.offered && (f.Unfit() == nil || waits):
 	default:
 		e.offered, e.work.delay, e.membership = false, "", membership{}
-		if !e.isDisk() { // the lease of a disk continues, because the disk must be erased if it comes back
+		if !e.isDisk() { // a disk's lease continues, because the disk must be erased if it comes back
 			e.lease = newLease()
 		}
 		if e.sighting != nil {

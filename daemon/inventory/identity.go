@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// identities records which devices were found in each subject, which is a udev device.
+// identities records which devices were found in each subject. A subject is a udev device.
 type identities struct {
 	*leases
 	found map[*inspect.Subject]found
@@ -28,8 +28,8 @@ type found struct {
 	contested []string  // IDs that this subject claims, but another subject has
 }
 
-// assign records which devices an inspection found in a subject, and removes the other devices of the subject. assign returns
-// true if the subject is incomplete, or if the subject claims an ID that another subject has.
+// assign records which devices an inspection found in a subject, and removes the subject's other devices. assign returns true if
+// the subject is incomplete, or if the subject claims an ID that another subject has.
 func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 	before, now := i.found[s], found{}
 	var unreadable error
@@ -61,7 +61,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// noteMissing records that an inspection of the subject has not found the device. Either the device is gone, or it cannot be
+// noteMissing records that an inspection of the subject did not find the device. Either the device is gone, or it cannot be
 // identified at the moment. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
@@ -102,8 +102,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
-	// Withhold a disk while the kernel adds or removes its attributes. Without the diskseq, metalplug could mistake another disk
-	// for this one.
+	// Withhold a disk while the kernel is adding or removing its attributes. Without the diskseq, metalplug could mistake another
+	// disk for this one.
 	if e.Appearance != "" && sighting.Target.IsDisk() && sighting.Target.Appearance() == "" {
 		sighting.Target, sighting.Offer = nil, fmt.Errorf("%w: the diskseq of the disk cannot be read", device.ErrIncomplete)
 	}
@@ -139,8 +139,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	return e
 }
 
-// idFor returns the ID of a device that was found in a subject. If another device has that ID, idFor adds the location of
-// the device as a suffix. The result is empty until idFor can decide which device has the ID.
+// idFor returns the ID of a device that was found in a subject. If another device has that ID, idFor appends the device's
+// location as a suffix. The result is empty until idFor can decide which device has the ID.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before []string) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -177,9 +177,9 @@ func place(d *device.Device) string {
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
-// noteHardwareGone records that hardware is gone or was replaced. Hardware that appears after this must be initialised again. A
-// device may disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In this case,
-// the function noteHardwareGone does nothing.
+// noteHardwareGone records that hardware is gone or was replaced. Hardware that appears afterwards must be initialised again. A
+// device may disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In either case,
+// noteHardwareGone does nothing.
 func (e *entry) noteHardwareGone() {
 	now := time.Now()
 	if now.Before(e.settling) || e.isBusy() || e.work.phase == afterWork && (e.isOutdated() || now.Before(e.work.absentUntil)) {

@@ -3,8 +3,8 @@
 // Package inventory owns the list of devices and their state.
 //
 // One goroutine owns all data of the inventory. This goroutine never reads hardware. Inspections run in other goroutines and post
-// their results. An event, the loss of events and the periodic audit all lead to the same request, which is to inspect a path.
-// Readers get an immutable [Snapshot], and a channel that is closed when a newer snapshot exists.
+// their results. Events, lost events and the periodic audit all result in the same kind of request, which is to inspect a path.
+// Readers get an immutable [Snapshot] and a channel that is closed when a newer snapshot exists.
 package inventory
 
 import (
@@ -25,28 +25,28 @@ import (
 )
 
 const (
-	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
-	// wait begins when metalplugd starts, and begins again each time that a device is inspected for the first time.
-	// Otherwise the snapshot would be incomplete on a node with many or slow disks.
+	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices from the last run. The wait
+	// begins when metalplugd starts, and starts over whenever a device is inspected for the first time. Otherwise the snapshot would
+	// be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
-	// maxSettleRounds limits the total wait to this multiple of settleTimeout. The total wait must be less than TimeoutStartSec=
-	// of the unit, which is 90 s.
+	// maxSettleRounds limits the total wait to this multiple of settleTimeout. The total wait must be shorter than the unit's
+	// TimeoutStartSec=, which is 90 s.
 	maxSettleRounds = 6
-	// allocationGrace is how long the kubelet may take after Allocate until it lists the device as in use. The device becomes
-	// free earlier if the kubelet lists the pod and later stops listing it.
+	// allocationGrace is how long the kubelet may take after Allocate to list the device as in use. The device becomes free earlier
+	// if the kubelet lists the pod and later stops listing it.
 	allocationGrace = 30 * time.Second
-	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel sets the timestamp to the time of its
-	// last timer tick (current_time, fs/inode.c), and has at least 100 ticks per second.
+	// fileClock is how far a file's timestamp may lag behind the clock. The kernel sets the timestamp to the time of its last timer
+	// tick (current_time, fs/inode.c), and has at least 100 ticks per second.
 	fileClock = 10 * time.Millisecond
-	// settlePoll is the interval between two checks whether the first snapshot is complete.
+	// settlePoll is how often the inventory checks whether the first snapshot is complete.
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
-	// burstInterval is the minimum time from a snapshot with more than burstSize changed devices to the next snapshot. Other
-	// devices often change soon after such a burst, and the next snapshot then contains all their changes.
+	// burstInterval is the minimum time from a snapshot with more than burstSize changed devices to the next snapshot. Other devices
+	// often change soon after such a burst, and the pause lets the next snapshot include all of their changes.
 	burstInterval = 50 * time.Millisecond
 	burstSize     = 16
-	// workersLimit is how long a stopping inventory waits for the last results of the workers. TimeoutStopSec= of the unit is 15 s.
+	// workersLimit is how long a stopping inventory waits for its workers' last results. The unit's TimeoutStopSec= is 15 s.
 	workersLimit = 10 * time.Second
 	// saveDelay is how long metalplugd waits before it saves a change, so that the kubelet gets the change first.
 	saveDelay = 100 * time.Millisecond
@@ -59,8 +59,8 @@ type Options struct {
 	Rules   []device.Rule
 	Store   *statefile.Store // writes the state file, or nil
 	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
-	// AfterBoot means that the node has booted since the last run of metalplugd. In this case, the first snapshot waits for
-	// devices of the last run that the kernel has not found yet.
+	// AfterBoot means that the node has booted since metalplugd last ran. The first snapshot then waits for devices from the last
+	// run that the kernel has not found yet.
 	AfterBoot bool
 	// Remembered contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list includes these devices even if the state file is lost.
@@ -103,9 +103,9 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready returns a channel that is closed when the first complete snapshot is published. A snapshot is complete if all
-// devices are enumerated and, after a boot, the devices of the last run are back. The wait for these devices ends when
-// [Options].Settle has passed without a new device.
+// Ready returns a channel that is closed when the first complete snapshot is published. A snapshot is complete if all devices are
+// enumerated and, after a boot, the devices from the last run are back. The wait for these devices ends when [Options].Settle has
+// passed without a new device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Counts returns the number of events and enumerations since the inventory was created.
@@ -119,8 +119,8 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 
 // Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. For each
 // device, the map contains the IDs that the kubelet uses. The parameter asker identifies the running kubelet, and is empty if
-// unknown. A kubelet allocates for one container at a time. A new request therefore shows that the kubelet's earlier requests
-// have ended. Allocated does not wait.
+// unknown. A kubelet allocates devices for one container at a time. A new request therefore shows that the kubelet's earlier
+// requests have ended. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -129,14 +129,14 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	})
 }
 
-// Starting records that a container is about to start or restart with devices of its pod. Starting does not wait.
+// Starting records that a container is about to start or restart with its pod's devices. Starting does not wait.
 func (i *Inventory) Starting(as map[string][]string) {
 	now := time.Now()
 	i.post(func(l *loop) { l.recordAllocated(as, now, nil) })
 }
 
-// Released records that the pods with these devices have ended. When the kubelet gives the devices to another pod, the caller
-// knows that the earlier pods have ended. Released does not wait.
+// Released records that the pods with these devices have ended. A caller knows this once the kubelet gives the devices to another
+// pod. Released does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
 		i.postAbout(id, func(l *loop, e *entry) { l.noteTenantGone(e) })
@@ -149,8 +149,8 @@ func (i *Inventory) Released(ids []string) {
 // [kubelet.Noted], the plugin sends the list again. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
-// Recovered records that a device was reset or repaired. Recovered clears the faults from events and error counters. Recovered
-// does not wait.
+// Recovered records that a device was reset or repaired. Recovered clears the faults that events and error counters have
+// reported. Recovered does not wait.
 func (i *Inventory) Recovered(id string) { i.postAbout(id, (*loop).clearFaults) }
 
 // LookAgain queues an inspection of devices. A caller uses LookAgain if a device is not in the state that the snapshot shows.
@@ -178,14 +178,14 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive waits until the goroutine that owns the inventory has answered, and returns nil. If ctx ends first, Alive returns the
-// error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
+// Alive waits until the goroutine that owns the inventory has answered, and then returns nil. If ctx ends first, Alive returns
+// the error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error {
 	return i.postAndWait(ctx, func(*loop) error { return nil })
 }
 
-// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of
-// the source, or nil after ctx has ended. Run may be called once.
+// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of the
+// source, or nil after ctx has ended. Run may be called only once.
 func (i *Inventory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

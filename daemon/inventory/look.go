@@ -30,7 +30,7 @@ func (l *loop) applyInspection(s *inspect.Subject) (unfinished bool) {
 	return l.assign(s)
 }
 
-// markStuck records that the inspection of a subject does not return.
+// markStuck records that the inspection of a subject is stuck.
 func (l *loop) markStuck(s *inspect.Subject) {
 	for _, e := range l.found[s].entries {
 		e.stuck = true

@@ -13,20 +13,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state owned by the goroutine that runs [Inventory.Run]. loop embeds several types. The methods of a type can access
-// only its own state and the state of the types that it embeds. None of these methods reads hardware or waits.
+// loop is the state owned by the goroutine that runs [Inventory.Run]. loop embeds several types. Each type's methods can access
+// only its own state and that of the types that it embeds. None of these methods reads hardware or waits.
 type loop struct {
 	*leases
 	identities
 	allocations
 	publishing
-	lost         bool // the state of the last run is lost, so an operator may have cordoned any device that is found at the start
+	lost         bool // the last run's state is lost, so an operator may have cordoned any device found at the start
 	isReady      bool
 	deadline     time.Time // deadline for the first snapshot; extended when another device is found
 	lastDeadline time.Time // never extended
 }
 
-// devices contains the devices that have an identity, and their changes.
+// devices contains the devices that have an identity, and tracks their changes.
 type devices struct {
 	*Inventory
 	rules        []device.Rule
@@ -38,7 +38,7 @@ type devices struct {
 	dirty        map[*entry]bool        // devices that changed since the last publication
 	notesStale   map[*entry]bool        // devices that changed since the last inspection began
 	reservations []*reservation         // reservations of workers, oldest first
-	resend       map[string]bool        // resources whose list must be sent again although it has not changed
+	resend       map[string]bool        // resources whose list must be sent again even though it has not changed
 	stale        bool                   // a device that is not offered changed since the last publication
 	unsaved      bool                   // something has changed since the last save, and a timer will save it
 }
@@ -72,9 +72,9 @@ func (l *loop) handleEvent(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. All devices must be enumerated. Until the deadline, settle also waits
-// for inspections and for the devices of the last run. settle need not wait for udevd, which processes the events of the boot
-// before metalplugd starts (metalplug-mounts.service).
+// settle waits until the first snapshot can be published, which requires that all devices are enumerated. Until the deadline,
+// settle also waits for inspections and for the devices from the last run. settle need not wait for udevd, which processes the
+// boot events before metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {

@@ -9,9 +9,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// A container keeps the permission to open devices with a certain number until the container ends
-// (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2 does the same with BPF). The kernel gives the number of an
-// unplugged device to the next device. As a result, a pod that had the old device can open the new device.
+// A container may open any device with a granted device number until the container ends
+// (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2 does the same with BPF). The kernel reuses the number of an
+// unplugged device for the next device. As a result, a pod that had the old device can open the new device.
 
 // number returns the number of the device node, for example "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {
@@ -26,8 +26,8 @@ func (e *entry) number() string {
 	return kind + u.Properties.Value("MAJOR") + ":" + u.Properties.Value("MINOR")
 }
 
-// noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber deletes
-// these numbers. Other devices that now have such a number can then be offered.
+// noteNumber records a device's numbers while pods hold it. After the last pod has ended, noteNumber deletes these numbers. Other
+// devices that now have one of these numbers can then be offered.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -53,7 +53,7 @@ func (d *devices) addNumbers(e *entry) {
 	}
 }
 
-// checkOpened returns an error if the pod of another device can open this device. In this case, the device cannot be offered.
+// checkOpened returns an error if the pod of another device can open this device. If so, the device cannot be offered.
 // checkOpened ignores the pod that holds this device. The kubelet may already know that this pod has ended.
 func (d *devices) checkOpened(e *entry) error {
 	if len(d.granted) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// LevelNotice is the level that the journal calls "notice". LevelNotice is meant for normal but significant events. Package
-// systemd defines the same level.
+// LevelNotice is the level that the journal calls "notice". LevelNotice is for normal but significant events. Package systemd
+// defines the same level.
 const LevelNotice = slog.Level(2)
 
 // publishing is the part of the loop that creates snapshots.
@@ -31,8 +31,8 @@ type publishing struct {
 	rulesApplied []chan struct{} // closed when all devices have been inspected with the newest rules
 }
 
-// publish creates a snapshot after a change and wakes the readers. publish first waits as long as [publishing.publishDelay]
-// returns, so that a burst of events causes only a few messages to the kubelet.
+// publish creates a snapshot after a change and wakes the readers. publish first waits for the delay that
+// [publishing.publishDelay] returns, so that a burst of events causes only a few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
 		if !l.inspector.Busy() {

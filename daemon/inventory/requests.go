@@ -80,8 +80,8 @@ func (q *requests) postAndWait(ctx context.Context, r func(*loop) error) (err er
 }
 
 // Current returns the newest state of a device. The state contains every change that was posted before the call, even if no
-// snapshot shows the change yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice]
-// or the error of ctx.
+// snapshot shows the change yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or the
+// context's error.
 func (i *Inventory) Current(ctx context.Context, id string) (s *Status, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {

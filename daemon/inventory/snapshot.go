@@ -23,11 +23,11 @@ type Status struct {
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string    // resource whose list contains the device, or empty; a member of a bundle is in no list
+	Resource string    // resource whose list contains the device, or empty; a bundle member is not in any list
 	Bundle   string    // the ID of the device's bundle, or empty
 	Members  []*Status // members of a bundle; the ID of the bundle is derived from the first one
-	// Taker is the resource that matches the device. The device need not be offered, or a reload may have moved the device from
-	// the resource that still offers it. Taker is empty if no resource matches a device that is not offered.
+	// Taker is the resource that matches the device. The device need not be offered. After a reload, another resource may still
+	// offer the device. Taker is empty if no resource matches a device that is not offered.
 	Taker  string
 	HeldAs []string     // the IDs under which pods may hold the device, sorted
 	Claims lease.Claims // claims that hold the device
@@ -37,16 +37,16 @@ type Status struct {
 	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence. Proven is false if
 	// the last inspection could not identify the hardware.
 	Proven bool
-	// Unrecorded means that no pod holds the cordoned disk, but that metalplug may still be erasing the disk or has not recorded
-	// yet what the last pod has left.
+	// Unrecorded means that no pod holds the cordoned disk, but metalplug may still be erasing the disk or has not yet recorded what
+	// the last pod left on it.
 	Unrecorded bool
 	Moved      bool    // whether the device's pod got node paths that no longer belong to the device
 	Written    *uint64 // see [device.Target.Written]
-	// Fingerprint identifies the content that the tenant left, see [device.Report]. Fingerprint is empty if unknown.
+	// Fingerprint identifies the content that the tenant left (see [device.Report]). Fingerprint is empty if unknown.
 	Fingerprint string
 	Blocked     string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
 	Init        string       // the vendor unit that must run before a tenant gets the device, or empty
-	Todo        verdict.Todo // the pending work of a device without a tenant
+	Todo        verdict.Todo // the pending work on a device without a tenant
 }
 
 // Observation contains the facts from the last inspection of a device.
@@ -58,13 +58,13 @@ type Observation struct {
 	Target     *device.Target // identifies the device when metalplug works on it
 }
 
-// Same reports whether the disk is still the disk that the tenants' containers got when they started. If so, the tenants may
+// Same reports whether the disk is still the one that the tenants' containers got when they started. If so, the tenants may
 // continue to use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Occupied reports whether a pod holds the device, or the field Unrecorded is true.
+// Occupied reports whether a pod holds the device, or whether the field Unrecorded is true.
 func (s *Status) Occupied() bool { return s.Held() || s.Unrecorded }
 
 // StableReason returns the field Reason without the percentage of the disk that has been read, because this percentage changes
@@ -94,7 +94,7 @@ func find(sorted []*Status, id string) *Status {
 
 func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, id) }
 
-// Snapshot is the inventory at one moment. Snapshot is never modified after publication.
+// Snapshot is the inventory at one point in time. Snapshot is never modified after publication.
 type Snapshot struct {
 	Version uint64
 	Offers  map[string]*Offer // keys are resource names
@@ -154,7 +154,7 @@ func (u updates) set(resource, id string, s *Status) {
 	u[resource][id] = s
 }
 
-// patch returns a copy of the offer with new statuses. The keys are IDs, see [updates].
+// patch returns a copy of the offer with new statuses. The keys are IDs (see [updates]).
 func (o *Offer) patch(changed map[string]*Status) *Offer {
 	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: patchList(o.Devices, changed, false), Members: patchList(o.Members, changed, true)}
 	if !slices.EqualFunc(o.Devices, next.Devices, sameListing) {

@@ -52,8 +52,8 @@ type savedState struct {
 	Devices []record        `json:"devices"`
 }
 
-// decode parses a state file. The file must have the version [stateVersion]. The file must also belong to the node with the ID in
-// the parameter machine, unless this parameter is empty.
+// decode parses a state file. The file's version must be [stateVersion]. Unless the parameter machine is empty, the file must
+// also belong to the node with this ID.
 func decode(text []byte, machine string) (c savedState, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {
@@ -70,7 +70,7 @@ func decode(text []byte, machine string) (c savedState, err error) {
 	return c, err
 }
 
-// restore adds the devices of the last run to the device list. These devices are Unhealthy until an inspection finds them.
+// restore adds the devices from the last run to the device list. These devices are Unhealthy until an inspection finds them.
 func (l *loop) restore() {
 	defer l.restoreRemembered()
 	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
@@ -180,9 +180,9 @@ func (l *loop) save() {
 	})
 }
 
-// record returns the record of a device. record omits an order to erase a cordoned disk, see [Inventory.changeCordon]. While
-// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, a disk that has appeared in
-// between may be another one, and the content may be unknown.
+// record returns the record of a device. record omits an order to erase a cordoned disk (see [Inventory.changeCordon]). While
+// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, a disk that has reappeared
+// may be a different one, and the content may be unknown.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

@@ -85,7 +85,7 @@ func (e *entry) observation() Observation {
 	return o
 }
 
-// fillIn adds the pending work of a device and the facts about its disk.
+// fillIn adds a device's pending work and the facts about its disk.
 func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if s.Taker = e.resource; e.sighting != nil && (!e.offered || f.Rule != nil) {
 		s.Taker = cmp.Or(e.sighting.Resource, s.Resource)

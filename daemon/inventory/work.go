@@ -33,7 +33,7 @@ const (
 type window struct {
 	phase         phase
 	reason        string           // the reason why the device is Unhealthy in this period
-	absentUntil   time.Time        // end of the time in which the device may be absent after a reset by metalplug
+	absentUntil   time.Time        // end of the period in which the device may be absent after metalplug has reset it
 	relook        *inspect.Subject // the subject that needs a new inspection
 	lookNumber    int              // number of inspections that must return before the window ends
 	delay         string           // why pending work is delayed, for example because a process has the device open
@@ -55,7 +55,7 @@ func (w *window) isOther(now evidence.Disk) bool {
 // isBusy reports whether metalplug is working on the device, or on another device that affects it.
 func (e *entry) isBusy() bool { return e.work.phase == working }
 
-// BeingReset is the reason of a device while the operator resets it.
+// BeingReset is the reason why a device is Unhealthy while the operator resets it.
 const BeingReset = "being reset by the operator"
 
 // mayChangeContent reports whether metalplug's own work may change the content of the disk. A reset that the operator ordered does
@@ -116,9 +116,10 @@ type reservation struct {
 	ready  chan *Status // once the worker has all devices, receives the state of the first one; nil if that device is unknown
 }
 
-// Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls
+// Take waits until no other worker has any of these devices. From then on, the caller has the devices until it calls
 // [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest state
-// of the first device. The error is [ErrUnknownDevice] or the error of ctx. Any other error means that the inventory has stopped.
+// of the first device. The error is [ErrUnknownDevice] or the context's error. Any other error means that the inventory has
+// stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
 	c := &reservation{ids: ids, ready: make(chan *Status, 1)}
 	i.post(func(l *loop) {
@@ -161,11 +162,11 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 	l.activateReservations()
 }
 
-// Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty if the
-// work is on another device and affects this device. Until [Inventory.End] is called, inspections do not open the device. Until
-// one more inspection has returned, the kubelet sees no changes to the hardware. If reason is not empty, the device is Unhealthy
+// Begin records that work on a device is beginning. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty
+// if the work is on another device and affects this device. Until [Inventory.End] is called, inspections do not open the device.
+// Until one more inspection has returned, the kubelet sees no hardware changes. If reason is not empty, the device is Unhealthy
 // with this reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The
-// error is [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
+// error is [ErrUnknownDevice], the context's error, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {
@@ -186,12 +187,12 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := &e.work
 	w.phase, w.reason, w.diskBefore, w.provenDiskseq, w.givenSince = working, reason, e.Disk, "", false
-	// If the work makes the disk appear again, the kernel counts writes from 0. The evidence must then end, even if metalplugd
-	// crashes during the work.
+	// If the work makes the disk reappear, the kernel restarts its count of writes at 0. The evidence must then end, even if
+	// metalplugd crashes during the work.
 	if v := l.evidence.Get(e.Disk); v != nil && v.Scrub == "" {
 		v.Of = cmp.Or(v.Of, l.evidence.Presence(e.Disk))
 	}
-	l.saveSoon(e) // the state file must not contain some facts during the work, see [loop.record] and [evidence.Book.Saved]
+	l.saveSoon(e) // the state file must not contain some facts during the work (see [loop.record] and [evidence.Book.Saved])
 }
 
 // Prepared records a partial result while the work continues. To wait until the result is saved, call [Inventory.WaitSaved].
@@ -290,7 +291,7 @@ func Settled(ctx context.Context, i *Inventory, id string) {
 	})
 }
 
-// Delayed records why pending work is delayed. An empty text means that the work is not delayed. Delayed does not wait.
+// Delayed records why pending work is delayed. An empty string means that the work is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.postAbout(id, func(l *loop, e *entry) {
 		e.work.delay = why

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// closeTimeout is how long a worker waits until other processes have closed the device and the last pod has ended. A container
-// runtime stops the sandbox one or two seconds after the containers. During this time, the worker repeats its check every
+// closeTimeout is how long a worker waits for other processes to close the device and for the last pod to end. A container
+// runtime stops the sandbox one or two seconds after the containers. While it waits, the worker repeats its check every
 // pollInterval.
 const (
 	closeTimeout = 5 * time.Second
@@ -102,8 +102,8 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 
 // describeRunning returns a description of an earlier pod that still has a process, or an empty string. Such a process may open
 // the device at any time. The process may also have registered files with io_uring, which metalplug cannot see. For a disk that
-// must be erased, the error is [ErrBusy] if metalplug cannot find out whether a pod still runs. For other devices, a missing
-// kubepods cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
+// must be erased, the error is [ErrBusy] if metalplug cannot find out whether a pod is still running. For other devices, a
+// missing kubepods cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
 func (j *job) describeRunning() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

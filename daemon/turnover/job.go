@@ -46,8 +46,8 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// offeredAt returns the device at a sysfs path, or nil. The device must be offered. A disk that lacks only the evidence that it
-// is unused also counts.
+// offeredAt returns the device at a sysfs path, or nil. The device must be offered, or be a disk that lacks only the evidence
+// that it is unused.
 func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -76,10 +76,10 @@ func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.policy.scrubs(), AtStart: j.policy.Reset.AtStart()}
 }
 
-// begin notifies the inventory that work on the device begins. Until the job ends, the inventory assumes that this work causes
-// all changes to the hardware. If the work may erase data of the last pod, begin first waits until an inspection has counted the
-// writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The error is
-// [ErrBusy] if the inspection takes longer than closeTimeout.
+// begin notifies the inventory that work on the device is beginning. Until the job ends, the inventory assumes that this work
+// causes all changes to the hardware. If the work may erase the last pod's data, begin first waits until an inspection has
+// counted the writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The
+// error is [ErrBusy] if the inspection takes longer than closeTimeout.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	counted := true
 	_ = retryUntil(ctx, func() (bool, error) {
@@ -116,9 +116,9 @@ func (j *job) fail(ctx context.Context, err error, order lease.Order) {
 	}
 }
 
-// writtenAfter returns the number of sectors written to the disk after a failed erasure, or nil if the helper may still write or
-// the kernel does not count writes. The content of the disk is unknown after such a failure. Only this number then shows a write
-// of another process.
+// writtenAfter returns the number of sectors written to the disk after a failed erasure, or nil if the helper may still be
+// writing or the kernel does not count writes. The content of the disk is unknown after such a failure. Only this number can then
+// show that another process has written to the disk.
 func (j *job) writtenAfter(err error) *uint64 {
 	if n := sysfs.Written(&j.Host.Tree, j.Device.SysPath); n < sysfs.Uncounted && !errors.Is(err, device.ErrUnanswered) {
 		return &n

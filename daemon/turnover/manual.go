@@ -26,7 +26,7 @@ const (
 
 // ByHand resets a device that no pod holds. If o contains an erase method, ByHand erases the device instead. In a dry run, ByHand
 // makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the result of the work, or until ctx ends. The
-// error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error of the work.
+// error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error from the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is simulated from a recording", id, ErrUnfit)
@@ -106,8 +106,8 @@ func (j *job) doOrder(ctx context.Context, scrub string) error {
 // Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If o contains no
 // erase method, metalplug uses the method of the resource. If the resource has no method, metalplug uses adoptScrub. Adopt
 // returns once the order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the
-// order is possible, but does not record the order. The result note tells the operator what metalplug will do, or why nothing is
-// to be done. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// order can be carried out, but does not record it. The result note tells the operator what metalplug will do, or why there is
+// nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

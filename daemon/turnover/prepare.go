@@ -24,11 +24,10 @@ import (
 // answer.
 const startLimit = 25 * time.Second
 
-// Start prepares devices of a resource, all at the same time, for a container that is about to start. Start may be called again
-// for the same devices. If Start returns an error, the container must not start. After [ErrBusy], the device is unchanged,
-// because a process still has the device open. This process may be in the same pod. Start blocks until all work is done and
-// recorded, for at most 29 seconds. If the kubelet disconnects, ctx ends, but the work continues. A disconnect is not a fault of
-// the device.
+// Start prepares devices of a resource in parallel for a container that is about to start. Start may be called again for the same
+// devices. If Start returns an error, the container must not start. [ErrBusy] means that a device is unchanged, because a process
+// still has it open. This process may be in the same pod. Start blocks until all work is done and recorded, which takes at most
+// 29 seconds. If the kubelet disconnects, ctx ends, but the work continues, because the device is not at fault.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	policy := t.policyFor(resource)
 	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
@@ -136,8 +135,8 @@ func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare runs nothing
-// but the vendor units. However, no pod gets the data that an earlier pod left before a reload of the configuration.
+// prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare runs only
+// the vendor units. However, no pod gets the data that an earlier pod left before a reload of the configuration.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id, first, shares, fresh := j.Device.ID, j.First(owners), j.policy.sharesUse(), j.New(owners)
 	unproven := fmt.Errorf("%s: %w: the disk may contain data that is not from this pod; delete the pod", id, device.ErrUnproven)

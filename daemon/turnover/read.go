@@ -17,7 +17,7 @@ import (
 
 const (
 	// sliceTime is how long the helper reads a disk in one request. During this time, the helper keeps the disk locked. The part
-	// that it reads is a slice. After a restart, metalplugd continues after the last complete slice.
+	// that it reads in one request is called a slice. After a restart, metalplugd continues after the last complete slice.
 	sliceTime = 8 * time.Second
 	// foundPause is how long the daemon waits after it has found data on a disk. The daemon then reads again from the same
 	// offset, in case an operator has removed the data.

@@ -35,12 +35,12 @@ func (j *job) askHelper(ctx context.Context, todo lease.Work) (p device.Report, 
 	return p, nil
 }
 
-// stopLimit is how long a stopping metalplugd waits for the answer of a helper that works on a device. After that, the inventory
-// must still record the result.
+// stopLimit is how long metalplugd, when it stops, waits for an answer from a helper that is working on a device. The inventory
+// must still have time to record the result.
 const stopLimit = 8 * time.Second
 
-// sendPrepare sends the request to the helper. Before an erasure, sendPrepare waits until the fingerprint of the disk is gone
-// from the state file. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
+// sendPrepare sends the request to the helper. Before an erasure, sendPrepare waits until the state file no longer contains the
+// disk's fingerprint. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
 func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
@@ -101,8 +101,8 @@ func (j *job) count(w device.Work, methods []string, p device.Report, took time.
 	}
 }
 
-// beginSiblings begins work on the other devices that a reset affects. [Turnover.take] has locked these devices. The result is
-// an error if a pod holds such a device, or if metalplug must not reset such a device.
+// beginSiblings begins work on the other devices that a reset affects. [Turnover.take] has locked these devices. The result is an
+// error if a pod holds one of them, or if metalplug must not reset one of them.
 func (j *job) beginSiblings(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.offeredAt(path)

@@ -43,7 +43,7 @@ const (
 )
 
 // policy is the configuration of a resource. policy determines the work on the resource's devices between two pods. A disk is
-// erased before the first container of a pod starts, but not before the pod's other containers.
+// erased before the first container of a pod starts, but not before its other containers start.
 type policy struct{ config.Resource }
 
 // sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
@@ -52,8 +52,8 @@ func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
 
 func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
 
-// repeatsOrder reports whether the clean-up of a released device includes the work of the operator's order that has failed. If no
-// order has failed, repeatsOrder returns true.
+// repeatsOrder reports whether the clean-up of a released device repeats the operator's failed order. If no order has failed,
+// repeatsOrder returns true.
 func (p policy) repeatsOrder(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -110,8 +110,8 @@ func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e aud
 	t.Audit.Note(e)
 }
 
-// Run works on devices that were released, or that must be prepared before they are offered for the first time, until ctx ends.
-// Each device with pending work has one worker, which repeats the work until it succeeds. Run waits for the workers.
+// Until ctx ends, Run works on devices that were released, or that must be prepared before they are first offered. Each device
+// with pending work has one worker, which repeats the work until it succeeds. Run waits for the workers.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()
 	var all sync.WaitGroup

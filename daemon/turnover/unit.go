@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// unitLimit is the time limit for a unit that no container waits for. The unit's own limit (TimeoutStartSec=) must be
+// unitLimit is the time limit for a unit that no container is waiting for. The unit's own limit (TimeoutStartSec=) must be
 // shorter.
 const unitLimit = unit.MaxTimeout
 
