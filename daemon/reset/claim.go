@@ -2,8 +2,8 @@
 
 package reset
 
-// The functions in this file open a disk exclusively (O_EXCL), so that the kernel refuses to mount the disk or to make it part
-// of another device. This package calls such a disk "held".
+// The functions in this file open a disk exclusively (O_EXCL), so that the kernel refuses to mount the disk or to make it part of
+// another device. This package calls a disk that is open in this way "held".
 
 import (
 	"cmp"
@@ -39,7 +39,7 @@ type claim struct {
 // descriptor is closed.
 //
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
-// hold opens the twins too. The parameter "besides" lists twins that the caller opens itself, so hold skips these.
+// hold opens the twins too. The parameter "besides" lists twins that the caller opens itself, so hold skips them.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
@@ -64,8 +64,8 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 	return c, nil
 }
 
-// openDisk opens a disk, and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor
-// a write mode, the open disturbs no other process.
+// openDisk opens a disk and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor a
+// write mode, the open disturbs no other process.
 func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
 	fd, err := h.openDevice(sysPath, flags)
 	if err != nil {
@@ -79,9 +79,9 @@ func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// exclusiveOpenLimit is how long the helper repeats an exclusive open that fails. Some tools (blkdiscard, mkfs and wipefs) open a
-// disk exclusively for a moment to check that it is free. If the open still fails after this time, the helper treats the disk as
-// in use.
+// exclusiveOpenLimit is how long the helper retries a failed exclusive open. Some tools (blkdiscard, mkfs and wipefs) open a disk
+// exclusively for a moment to check that it is free. If the open still fails after this time, the helper treats the disk as in
+// use.
 const exclusiveOpenLimit = time.Second
 
 // checkExclusive opens a disk exclusively and closes it again immediately. If the disk cannot be opened exclusively, the error
@@ -119,7 +119,7 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// checkDiskseq checks that an open disk has the same diskseq as in sysfs, and returns this number. The kernel assigns a higher
+// checkDiskseq checks that an open disk has the diskseq that sysfs shows, and returns this number. The kernel assigns a higher
 // diskseq to each disk that appears, so the numbers differ if another disk has replaced the open disk.
 func (h *host) checkDiskseq(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
@@ -177,13 +177,13 @@ func (c *claim) flush() error {
 	return nil
 }
 
-// udevLockLimit is how long the helper waits until another process releases its lock on a disk. udev locks a disk only while it
+// udevLockLimit is how long the helper waits for another process to release its lock on a disk. udev locks a disk only while it
 // inspects the disk.
 const udevLockLimit = 5 * time.Second
 
 // lock prevents udev from inspecting a disk until the disk is closed. lock fails if another tool keeps the disk locked
-// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter "how" is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH. Several
-// processes can have such a lock at the same time.
+// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter "how" is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH, which
+// several processes can have at the same time.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := waitForLock(ctx, c.flock, c.fd, how, udevLockLimit)
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -2,9 +2,9 @@
 
 package reset
 
-// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. Volume managers and file
-// systems keep their signatures near the start or the end of a disk. The check treats a disk as blank if all bytes that it reads
-// are 00, or all are ff.
+// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. Volume managers and file systems
+// keep their signatures near the start or the end of a disk. The check treats a disk as blank if every byte that it reads is 00,
+// or every byte is ff.
 
 import (
 	"bytes"
@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	edgeSize      = 16 << 20 // number of bytes that are read at the start and at the end of a disk
-	pieceSize     = 1 << 20  // number of bytes that are read at a time from these two parts
-	blockSize     = 4096     // number of bytes that are compared at a time
+	edgeSize      = 16 << 20 // number of bytes read at the start and at the end of a disk
+	pieceSize     = 1 << 20  // number of bytes read at a time from these two parts
+	blockSize     = 4096     // number of bytes compared at a time
 	randomCount   = 4096     // number of random blocks
 	rotatingCount = 1024     // number of random blocks on a rotating disk
 	readers       = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
-	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may try to read a bad block for seconds.
+	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may spend seconds trying to read a bad block.
 	maxBad = 16
 )
 
@@ -46,8 +46,8 @@ type surface struct {
 
 // seed determines which random blocks are read. To compare a disk with an earlier fingerprint, the check uses the seed in this
 // fingerprint. Any other check uses a new random seed, so an attacker cannot know in advance which blocks are read. For a
-// rotating disk, the lowest bit of the first byte is set, and the check reads fewer blocks. A disk with 7,200 rpm takes up to 10
-// ms to read a block, and a probe must end within 16 s.
+// rotating disk, the lowest bit of the first byte is set, and the check reads fewer blocks. A 7,200 rpm disk takes up to 10 ms to
+// read a block, and a probe must end within 16 s.
 type seed [8]byte
 
 // seed returns the seed that a fingerprint contains. If the text is not a fingerprint, seed returns a new seed for the disk
@@ -86,7 +86,7 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 }
 
 // readSurface reads the start and the end of a disk, and random blocks in between. readSurface reads a small disk completely. The
-// same size limit for small disks applies to rotating disks.
+// size limit for small disks is the same for rotating disks.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -119,7 +119,7 @@ type badBlock struct {
 	err error
 }
 
-// isBad reports whether an error means that the data of a block is lost, and not that the whole drive has failed (blk_errors in
+// isBad reports whether an error means that a block's data is lost, rather than that the whole drive has failed (blk_errors in
 // block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache turns each of these errors into EIO (filemap_read).
 func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
@@ -148,7 +148,7 @@ func (c *chunk) readChunk(read func(p []byte, offset int64) error) error {
 	return nil
 }
 
-// blocks yields the offset and the data of each block of a chunk, in order. The data of an unreadable block is nil.
+// blocks yields the offset and the data of each block in a chunk, in order. The data of an unreadable block is nil.
 func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	return func(yield func(int64, []byte) bool) {
 		at := c.at
@@ -165,8 +165,8 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// fillAll reads the data of all given chunks, several at a time. fillAll stops when the drive fails or ctx ends, but it continues
-// after an unreadable block.
+// fillAll reads the data for all given chunks, several at a time. fillAll stops when the drive fails or ctx ends, but it
+// continues after an unreadable block.
 func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -196,8 +196,8 @@ func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64)
 	return first
 }
 
-// randomOffsets returns the sorted offsets of random blocks between the first and the last part of a disk. Each block is
-// equally likely. For disks of the same size, the same seed gives the same offsets (ChaCha8, C2SP chacha8rand).
+// randomOffsets returns the sorted offsets of random blocks between the first and the last part of a disk. Each block is equally
+// likely to be chosen. For disks of the same size, the same seed gives the same offsets (ChaCha8, C2SP chacha8rand).
 func randomOffsets(size int64, from seed) (chosen []int64) {
 	blocks := uint64(lastFrom(size)-edgeSize) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
@@ -227,7 +227,7 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// contains reports whether the data that was read contains a text at the given offset of the disk.
+// contains reports whether the data that was read contains a text at the given disk offset.
 func (s *surface) contains(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
@@ -237,8 +237,9 @@ func (s *surface) contains(at int64, text string) bool {
 }
 
 // content describes the data on a disk. content returns the names of the signatures, if there are any. Otherwise, the description
-// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. The unwritten
-// blocks of a disk contain either 00 or ff (see blankByte). If they contain 00, a block of ff counts as data, and vice versa.
+// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk. A disk's unwritten
+// blocks are filled with either 00 or ff (see blankByte). If they are filled with 00, a block of ff counts as data, and vice
+// versa.
 func (s *surface) content() string {
 	filler := s.blankByte()
 	for at, b := range s.blocks() {
@@ -257,7 +258,7 @@ func (s *surface) content() string {
 }
 
 // checkReadable returns an error that names the first unreadable block, or nil. An unreadable block may contain data, so a disk
-// with such a block is not proven to be blank.
+// with an unreadable block is not proven to be blank.
 func (s *surface) checkReadable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
@@ -273,7 +274,7 @@ func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d"
 func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
-		if !isBlank(b) { // some drives return 00 at one time and ff at another for blocks that were never written
+		if !isBlank(b) { // for blocks that were never written, some drives return 00 at one time and ff at another
 			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(at)))
 			sum.Write(b)
 		}
@@ -285,7 +286,7 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(hash)
 }
 
-// blankByte returns the byte that unwritten blocks of the disk contain. blankByte takes this byte from the first blank block.
+// blankByte returns the byte value that fills the disk's unwritten blocks. blankByte takes this value from the first blank block.
 func (s *surface) blankByte() byte {
 	for _, b := range s.blocks() {
 		if isBlank(b) {
@@ -295,7 +296,7 @@ func (s *surface) blankByte() byte {
 	return 0
 }
 
-// hasData reports whether a block contains data. The filler is the byte that unwritten blocks of the disk contain.
+// hasData reports whether a block contains data. The filler is the byte value that fills the disk's unwritten blocks.
 func hasData(b []byte, filler byte) bool { return !isBlank(b) || b[0] != filler }
 
 // blocks yields the offset and the data of each block that was read, in order. The data of an unreadable block is nil.
@@ -311,7 +312,7 @@ func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// isBlank reports whether all bytes of a block are 00, or all are ff. Flash returns such blocks if they were never written. An
+// isBlank reports whether a block consists only of 00 or only of ff. Flash returns such a block if it was never written. An
 // unreadable block is not blank.
 func isBlank(b []byte) bool {
 	return len(b) > 0 && (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)

@@ -2,7 +2,7 @@
 
 package reset
 
-// This file sends NVMe admin commands through the node of a namespace. The kernel passes such commands to the controller
+// This file sends NVMe admin commands through the node of a namespace. The kernel passes these commands to the controller
 // unchanged (nvme_ns_ioctl). The helper can therefore use the node that it already has open exclusively.
 //
 // The opcodes, offsets and bits in this file come from the NVM Express Base Specification 2.0 and the NVM Command Set
@@ -26,7 +26,7 @@ const (
 	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID, which returns the namespace ID
 	nvmeIoctlAdminCmd = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
 	nvmeIoctlIOCmd    = 0xc0484e43 // NVME_IOCTL_IO_CMD
-	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, only for the node of a controller
+	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, only for a controller's node
 )
 
 // adminCommand is struct nvme_passthru_cmd, which has 72 bytes.
@@ -49,14 +49,14 @@ const (
 	opSanitize   = 0x84
 )
 
-// Timeouts of commands. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
+// Command timeouts. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
 	queryTimeout = 5 * time.Second  // for commands that return data and change nothing
 	formatTime   = 10 * time.Minute // as in nvme-cli; resetting the controller during a format would not help
 )
 
-// command sends a command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD, and waits until the command has completed. This wait
-// cannot be interrupted.
+// command sends a command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD, and waits for it to complete. This wait cannot be
+// interrupted.
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
 	status, err := d.pass(d.fd, request, &c, data)
@@ -96,7 +96,7 @@ const (
 	logSize        = 512
 )
 
-// log returns the first 512 bytes of a log page of the controller.
+// log returns the first 512 bytes of one of the controller's log pages.
 func (d drive) log(page uint32) ([]byte, error) {
 	b := make([]byte, logSize)
 	dwords := uint32(logSize/4 - 1)

@@ -3,7 +3,7 @@
 package reset
 
 // This file erases disks. Before an erasure, the helper opens the disk exclusively and reads it. The helper also locks the disk,
-// so that udev does not inspect the disk. After the erasure, the helper again reads the blocks that contained data.
+// so that udev does not inspect it. After the erasure, the helper again reads the blocks that contained data.
 
 import (
 	"cmp"
@@ -25,12 +25,11 @@ type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or would also erase other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. The parameter "had" describes the data that was found before the
-	// erasure.
+	// run erases the disk and returns a description of its work. The parameter "had" describes the data found before the erasure.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
-// erasures maps the names of all erase methods to the methods.
+// erasures returns all erase methods by name.
 func erasures() map[string]erasure {
 	always := func(*claim) error { return nil }
 	return map[string]erasure{
@@ -48,7 +47,7 @@ func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
 // erase erases a disk that was examined earlier, and returns a description of its work. erase opens the disk exclusively for
 // writing and reads it again, because the disk may have changed since it was examined. For example, this process may have been
-// stopped for a while, or the disk may have disappeared and appeared again during a reset.
+// stopped for a while, or the disk may have disappeared and reappeared during a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -99,8 +98,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	case err != nil:
 		return done, err
 	}
-	t.answer.Written = had.written      // metalplugd notices later writes by this number
-	if time.Since(began) > closeLimit { // a process may have opened the disk and written to it during a long erasure
+	t.answer.Written = had.written      // this number lets metalplugd notice later writes
+	if time.Since(began) > closeLimit { // during a long erasure, a process may have opened the disk and written to it
 		if err := t.checkNotOpen(ctx, c); err != nil {
 			return done, errorf(Foreign, "another process may have written to %s since it was erased: %w", c.Name(), err)
 		}
@@ -134,9 +133,9 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 	return s, err
 }
 
-// verifyErasure waits until an erased disk is present again. verifyErasure checks that the disk is still the same, and that the
-// erase method has kept its promise about the content of the blocks. verifyErasure returns a description of the blocks that it
-// has read.
+// verifyErasure waits until an erased disk is present again. verifyErasure checks that it is still the same disk, and that the
+// erase method has kept its promise about the blocks' content. verifyErasure returns a description of the blocks that it has
+// read.
 func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.awaitReturn(ctx), c.checkSize()); err != nil {
 		return "", err

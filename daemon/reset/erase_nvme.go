@@ -27,9 +27,9 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format erases one namespace by formatting it with its current format. During the command, the kernel stops the I/O to all
-// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). The command takes seconds, or minutes if
-// the drive really erases its cells.
+// format erases one namespace by formatting it with its current format. During the command, the kernel stops I/O to all of the
+// controller's namespaces. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if the drive
+// really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -60,7 +60,7 @@ func (d drive) checkFormat(ses uint32) error {
 }
 
 // formatWord returns dword 10 of a Format command that keeps the current format. FLBAS and DPS contain the current LBA format,
-// the location of the metadata, and the protection information. With 0 as dword 10, the command could change the block size.
+// the location of the metadata, and the protection information. If dword 10 were 0, the command could change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
 	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 becomes MSET
@@ -84,8 +84,8 @@ func (c *claim) checkSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace. If a controller is connected over a network, localNVMe returns an
-// error, because other hosts may use the same drive.
+// localNVMe returns the controllers of an NVMe namespace. If one of them is connected over a network, localNVMe returns an error,
+// because other hosts may use the same drive.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -131,9 +131,9 @@ func (d drive) checkSoleNamespace() error {
 	return d.checkOtherNamespaces()
 }
 
-// checkControllers checks that the kernel of this node manages all controllers in the NVM subsystem. A virtual machine may use a
-// controller through VFIO. Another host may use a controller at the other port of the drive. Such a controller can have
-// namespaces that the kernel of this node does not know.
+// checkControllers checks that this node's kernel manages all controllers in the NVM subsystem. A virtual machine may use a
+// controller through VFIO. Another host may use a controller at the drive's other port. Such a controller can have namespaces
+// that this node's kernel does not know.
 func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -256,10 +256,10 @@ func checkSanitize(c *claim) error {
 	return d.checkSoleNamespace()
 }
 
-// sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits until this operation
-// ends, even if another program started it. The function does not start a new operation on a blank disk if the controller reports
-// that nothing was written since the last completed operation. If the disk is not blank, the function sanitizes the disk again,
-// because nothing shows what the disk contained before the earlier operation.
+// sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits for this operation to
+// end, even if another program started it. The function does not start a new operation on a blank disk if the controller reports
+// that nothing has been written since the last completed operation. If the disk is not blank, the function sanitizes the disk
+// again, because nothing shows what the disk contained before the earlier operation.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -282,9 +282,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.awaitSanitize(ctx)
 }
 
-// actionFor chooses the action of a sanitize operation. A block erase is the safest action, a cryptographic erasure is the
-// fastest, and overwriting is for disks without flash. The drive may deallocate the blocks afterwards. If the operation fails,
-// only another sanitize operation makes the disk usable again.
+// actionFor chooses the action for a sanitize operation. A block erase is the safest action, a cryptographic erasure is the
+// fastest, and overwriting is for disks without flash. After any of them, the drive may deallocate the blocks. If the operation
+// fails, only another sanitize operation makes the disk usable again.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):

@@ -30,7 +30,7 @@ type kernel struct {
 	// ioctl passes the address of the argument to the kernel, or 0 if the argument is nil. The kernel may write to the argument.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
 	// pass sends an NVMe command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. Depending on the command, the kernel reads or
-	// writes the buffer data. The controller returns the status, which is 0 after success.
+	// writes the buffer named data. The controller returns the status, which is 0 after success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // writes a sysfs attribute
 }
@@ -128,7 +128,7 @@ func useIdleIO() {
 const devices = sysfs.Devices
 
 // host represents this machine and the calls to its kernel. The methods of host accept the paths that the kernel uses
-// ("/sys/devices/…", "/dev/…", "/proc/…"), even if a test keeps these files below another root directory.
+// ("/sys/devices/…", "/dev/…", "/proc/…"), even if a test has put these files below another root directory.
 type host struct {
 	sysfs.Tree
 	kernel

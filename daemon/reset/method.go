@@ -34,8 +34,8 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset exclusively opens the given disks, which a reset affects. holdReset checks again that the requested disk is still the
-// same. If the request does not list one of the other disks, the error is [Refused].
+// holdReset exclusively opens the given disks, which are those that a reset affects. holdReset also checks again that the
+// requested disk is still the same one. If the request does not list one of the other disks, the error is [Refused].
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
@@ -65,10 +65,10 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// resetControllers resets the controllers of a namespace, one after the other. The kernel delays or repeats all I/O to these
+// resetControllers resets a namespace's controllers, one after the other. The kernel delays or repeats all I/O to these
 // controllers, so no data is lost. A reset of an emulated controller takes 50 ms. The kernel waits for each controller for up to
-// twice the time in CAP.TO. The time in CAP.TO is at most 127.5 s. For controllers with the quirk
-// NVME_QUIRK_DELAY_BEFORE_CHK_RDY, the kernel waits 2.3 s longer (nvme_reset_work). This wait cannot be interrupted.
+// twice the time in CAP.TO, which is at most 127.5 s. For controllers with the quirk NVME_QUIRK_DELAY_BEFORE_CHK_RDY, the kernel
+// waits 2.3 s longer (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -122,8 +122,8 @@ func (t *task) resetController(sysPath string) error {
 	}
 }
 
-// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). The ioctl has no argument, so the value that is passed to
-// it must be 0.
+// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). The ioctl has no argument, so the value passed to it must
+// be 0.
 const dflPortReset = 0xb640
 
 // resetPort resets the accelerator behind an FPGA port. The reset takes less than a millisecond. If a reset takes longer, the
@@ -150,9 +150,9 @@ func (t *task) resetPort(context.Context) (string, error) {
 	return "reset port " + name, nil
 }
 
-// awaitReturn waits until a device that was reset or erased is present again. awaitReturn checks that the device is still the
-// same and that it works. If no attribute shows the state of the device, the function assumes that the device works. The function
-// ignores the diskseq of a disk, because the diskseq may have changed.
+// awaitReturn waits until a device that was reset or erased is present again. awaitReturn checks that it is still the same device
+// and that it works. If no attribute shows the device's state, the function assumes that the device works. The function ignores
+// the diskseq of a disk, because the diskseq may have changed.
 func (t *task) awaitReturn(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.set("waiting for %s to come back", name)
@@ -178,9 +178,8 @@ func (t *task) checkWorking() error {
 			return nil
 		}
 		// A PCI function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
-		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space first waits until the
-		// suspend is complete. A function that cannot answer while suspended is then woken by the read
-		// (pci_config_pm_runtime_get).
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space first waits for the suspend to
+		// complete. If the function cannot answer while it is suspended, the read then wakes it (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}

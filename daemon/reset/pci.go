@@ -2,7 +2,7 @@
 
 package reset
 
-// This file resets a PCI function through its attributes "reset" and "reset_method" (Documentation/ABI/testing/sysfs-bus-pci,
+// This file resets a PCI function by means of its attributes "reset" and "reset_method" (Documentation/ABI/testing/sysfs-bus-pci,
 // drivers/pci/pci.c).
 
 import (
@@ -20,16 +20,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h). A bridge has this value in the highest byte of its attribute
-// "class".
+// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h). In a bridge's attribute "class", the highest byte has this
+// value.
 const baseBridge = 0x06
 
 // resetSafeDrivers returns the drivers that continue to work after a reset of their device, because they save its state
 // beforehand. In Linux 6.12, the pci_error_handlers of these drivers have reset_prepare and reset_done. Among the drivers for
-// GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have these functions. No RDMA
-// driver has these functions. The list omits the drivers of network adapters and storage host adapters, because a reset
-// interrupts their connections to other hosts. The list also omits cxl_pci, because its reset_done does nothing but warn that the
-// system may have lost memory.
+// GPUs and accelerators, only those for Gaudi and for Intel and Qualcomm accelerators have these functions. No RDMA driver has
+// them. The list omits the drivers of network adapters and storage host adapters, because a reset interrupts their connections to
+// other hosts. The list also omits cxl_pci, because its reset_done only warns that the system may have lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -47,8 +46,7 @@ func (f function) hasVFIODriver() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// checkResettable returns the reason why the function must not be reset, or nil. checkResettable examines only the attributes in
-// sysfs.
+// checkResettable returns the reason why the function must not be reset, or nil. checkResettable examines only sysfs attributes.
 func (f function) checkResettable() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.hasVFIODriver() && !slices.Contains(resetSafeDrivers(), driver) {
@@ -82,8 +80,8 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset resets the function. If choice is not empty, reset selects this method in the attribute "reset_method", and restores the
-// attribute after the reset.
+// reset resets the function. If choice is not empty, reset writes this method to the attribute "reset_method" first, and restores
+// the attribute afterwards.
 func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
@@ -131,11 +129,11 @@ func (f function) affectedFunctions(methods string) (hit []function) {
 	return hit
 }
 
-// checkNetwork returns an error if the function has a network interface, which the reset of a function would stop, or if
-// checkNetwork cannot list the function's directories. checkNetwork only checks whether a directory "net" exists. Each mount of
-// sysfs shows this directory, but the directory contains only the interfaces in the mount's network namespace
-// (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a
-// virtio device or a device on the auxiliary bus.
+// checkNetwork returns an error if the function has a network interface, which a reset would stop, or if checkNetwork cannot list
+// the function's directories. checkNetwork only checks whether a directory named "net" exists. Every sysfs mount shows this
+// directory, but the directory contains only the interfaces in the mount's network namespace (net_ns_type_operations,
+// class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a virtio device or a
+// device on the auxiliary bus.
 func (f function) checkNetwork(reset function) error {
 	root := f.Path(f.path)
 	return filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -154,7 +152,7 @@ func (f function) checkNetwork(reset function) error {
 	})
 }
 
-// disks returns the sysfs paths of the disks behind the function.
+// disks returns the sysfs paths of the disks that are accessed through the function.
 func (f function) disks() (disks []string, err error) {
 	tree := f.Recording(&err)
 	for _, name := range tree.Names("/sys/block") {
@@ -177,7 +175,7 @@ func (f function) disks() (disks []string, err error) {
 // resetFunctions resets the PCI functions of the device. The parameter choice is the method to use. If choice is empty, the
 // kernel uses the first working method in the attribute "reset_method". The method "flr" takes 100 ms and affects only the
 // function itself. The method "pm" takes 10 ms. The method "bus" takes the link down for 1 s (pci_reset_secondary_bus,
-// pci_bridge_wait_for_secondary_bus). The method "bus" is possible only if no other device is on the bus.
+// pci_bridge_wait_for_secondary_bus). The method "bus" works only if there is no other device on the bus.
 func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {
 	functions, err := t.functions()
 	if err != nil {
@@ -244,10 +242,10 @@ func (t *task) functions() ([]function, error) {
 }
 
 // freeFunction checks that a reset with one of the given methods would not disturb any user of the function. Until the caller
-// calls letGo, no other process can open the function's VFIO group, or mount a disk behind the function. If the function has a
+// calls letGo, no other process can open the function's VFIO group or mount a disk behind the function. If the function has a
 // driver, this driver must continue to work after a reset. The function must not have a network interface, and its disks must not
-// be in use. If the function has a VFIO driver, no process may have the group open. metalplug-holders finds other processes that
-// have a node of the function open.
+// be in use. If the function has a VFIO driver, no process may have the group open. freeFunction does not look for processes that
+// have one of the function's device nodes open. Finding them is the job of metalplug-holders.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.checkResettable(); err != nil {
 		return nil, err

@@ -3,8 +3,7 @@
 package reset
 
 // This file prepares a device before a container starts, after a pod has ended, or when the operator orders it. The helper proves
-// that the device is free, and resets the device. If the device is a disk, the helper then erases the disk, or proves that the
-// disk is blank.
+// that the device is free, and then resets it. If the device is a disk, the helper then erases it or proves that it is blank.
 
 import (
 	"cmp"
@@ -19,7 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare checks the device. Then prepare resets the device and erases the disk, if the request contains a method for this.
+// prepare checks the device. If the request contains a reset method, prepare then resets the device. If it contains an erase
+// method, prepare then erases the disk.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -56,8 +56,8 @@ func (t *task) prepare(ctx context.Context) error {
 			return err
 		}
 		done = append(done, text)
-		// If the disk has reappeared after the reset, another medium with the same identity may have replaced it. No attribute
-		// shows the difference. In this case, the kernel counts writes from 0.
+		// If the disk has reappeared after the reset, another medium with the same identity may have replaced it. No attribute would
+		// show this. The kernel also restarts its count of writes at 0.
 		if t.seq == 0 || t.Uint(t.SysPath, "diskseq") != t.seq {
 			t.answer.Appearance, t.Written = "", nil
 		}
@@ -118,7 +118,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.checkContent(c, s)
 }
 
-// checkWritten returns an error if the number of written sectors differs from the number in the request. The number also changes
+// checkWritten returns an error if the number of sectors written differs from the number in the request. The number also changes
 // if the disk loses a path.
 func (c *claim) checkWritten(want *uint64, sectors uint64) error {
 	if want != nil && sectors != *want {
@@ -128,8 +128,8 @@ func (c *claim) checkWritten(want *uint64, sectors uint64) error {
 }
 
 // checkContent returns an error if the disk contains data that the request does not allow. No data is allowed on a disk that must
-// be blank, or that was blank when the last pod ended. Data is not allowed either if it changed after the operator adopted the
-// disk, or after the last pod ended. Only the operator can order the erasure of a disk with a known signature.
+// be blank, or that was blank when the last pod ended. Nor is data allowed if it has changed since the operator adopted the disk,
+// or since the last pod ended. Only the operator can order metalplug to erase a disk with a known signature.
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk and changes nothing. probe does not keep the disk open exclusively while it reads, because it must not
-// disturb other processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and the probe must
-// not make mount fail.
+// probe reads a disk without changing anything. probe does not keep the disk open exclusively while it reads, because it must not
+// disturb other processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs triggers a probe, which must not make
+// mount fail.
 func (t *task) probe(ctx context.Context) error {
 	t.step.set("identifying %s", path.Base(t.SysPath))
 	c, err := t.openDisk(t.SysPath, unix.O_RDONLY)
@@ -42,8 +42,8 @@ func (t *task) probe(ctx context.Context) error {
 	return err
 }
 
-// readContent reads an open disk. On a disk without data, and for the request [Offer], readContent also tries an exclusive open
-// for a moment. If the open fails, another process has the disk open exclusively, and may have written to the disk.
+// readContent reads an open disk. If the disk contains no data or the request is [Offer], readContent also briefly opens the disk
+// exclusively. If this fails, another process has the disk open exclusively, and may have written to it.
 func (t *task) readContent(ctx context.Context, c *claim) error {
 	waiting, cancel := context.WithTimeout(ctx, exclusiveOpenLimit)
 	defer cancel()

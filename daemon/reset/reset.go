@@ -4,11 +4,11 @@
 // the program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
-// metalplug-reset does not trust any field of the request. The program looks for the device below /sys/devices. The program reads
-// /etc/metalplug, and refuses a device that the resource does not select. The program also refuses a method that the resource
-// does not name. The program reads kernel attributes to identify the device and to find its users. The kernel can open some kinds
-// of devices exclusively. The program opens such a device exclusively and repeats the checks. Then the program does the work,
-// verifies the result, and reports the result. If a check has no clear result, the program refuses the request.
+// metalplug-reset does not trust any field of the request. The program looks for the device below /sys/devices. It reads
+// /etc/metalplug, and refuses a device that the resource does not select, or a method that the resource does not name. The
+// program reads kernel attributes to identify the device and to find its users. If the kernel can open this kind of device
+// exclusively, the program does so and repeats the checks. Then the program does the work, and verifies and reports the result.
+// If a check has no clear result, the program refuses the request.
 package reset
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// Do is the kind of a request.
+// Do is the kind of request.
 type Do string
 
 // Kinds of requests. The first four kinds do not change the device.
@@ -41,10 +41,10 @@ const (
 // Blank is used instead of a fingerprint for a disk that must be blank.
 const Blank = "blank"
 
-// Request describes the work on one device. A message omits optional fields that have the zero value. A prepare request needs at
-// least one attribute in Identity. The helper reads /etc/metalplug, and refuses a device that the resource in Work does not
-// select. The helper also refuses a method or an erasure that this resource does not name. A Fingerprint of [Blank] means that
-// the disk must be blank.
+// Request describes the work on one device. In a message, optional fields with the zero value are omitted. A prepare request
+// needs at least one attribute in Identity. The helper reads /etc/metalplug, and refuses a device that the resource in Work does
+// not select. The helper also refuses a reset or erase method that this resource does not name. A Fingerprint of [Blank] means
+// that the disk must be blank.
 type Request struct {
 	Do Do `json:"do"`
 	device.Target
@@ -53,7 +53,7 @@ type Request struct {
 	// From is the byte offset at which a survey continues.
 	From int64 `json:"from,omitempty"`
 
-	// TimeoutMS is the time limit in milliseconds, at most 48 h. After this time, the helper stops the work if possible. If a
+	// TimeoutMS is the time limit in milliseconds, at most 48 h. When it has passed, the helper stops the work if it can. If a
 	// system call has not returned by then, the helper answers 2 s later and names the step.
 	TimeoutMS int64 `json:"timeoutMs"`
 }
@@ -69,13 +69,13 @@ const (
 	OK          Result = "ok"          // the work is done and verified, or a probe or survey found that the disk is not in use
 	Refused     Result = "refused"     // the request does not match the device, or the helper must not change the device
 	Foreign     Result = "foreign"     // the disk contains data that the request does not allow; the helper has not erased this data
-	Busy        Result = "busy"        // another process or the kernel uses the device
+	Busy        Result = "busy"        // another process or the kernel is using the device
 	Gone        Result = "gone"        // the device is absent, or did not come back after a reset
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
 	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
 	Running     Result = "running"     // a sanitize operation is in progress; a new request waits until it ends
-	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
+	Malformed   Result = "malformed"   // the request is invalid, and the helper did not examine the device
 )
 
 // Error makes a result an error, so that errors.Is(err, reset.Busy) works for an error from [Answer.Err].
@@ -186,16 +186,16 @@ func cleanText(text string) string {
 // Program is the name of the program that a [Client] calls.
 const Program = "metalplug-reset"
 
-// grace is the time that the program may still use to answer when the time limit of a request has passed. The client waits for
-// twice this time. The kubelet waits 30 s for PreStartContainer, so a request with a limit of 25 s leaves one second.
+// grace is how much longer the program may take to answer after a request's time limit has passed. The client waits for twice
+// this time. The kubelet waits 30 s for PreStartContainer, so a request with a limit of 25 s leaves one second.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. The methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
-// Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns an
-// error if it cannot reach the program or if ctx ends. Do also returns an error for an invalid or late answer. In these cases,
-// the state of the device is unknown. A survey stops when ctx ends.
+// Do sends a request and returns the answer. The result in the answer may be an error (see [Answer.Err]). Do itself returns an
+// error if it cannot reach the program or if ctx ends. Do also returns an error for an invalid or late answer. After such an
+// error, the state of the device is unknown. A survey stops when ctx ends.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
@@ -206,8 +206,8 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, err
 }
 
-// matches reports whether the fields of an answer prove that the request was executed. Without this check, an empty answer from a
-// helper of another version could mean that a disk is blank or erased.
+// matches reports whether the answer's fields prove that the request was carried out. Without this check, an empty answer from a
+// different version of the helper could mean that a disk is blank or erased.
 func (a Answer) matches(r Request) bool {
 	return a.Result != OK || (a.Done != "") == (r.Do == Prepare) && a.Erased == (r.Do == Prepare && r.Scrub != "") &&
 		(r.Do != Survey || a.Size > 0 && a.Read >= r.From)

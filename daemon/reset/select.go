@@ -2,8 +2,8 @@
 
 package reset
 
-// The files in /etc/metalplug determine which resource a device belongs to, and how the device may be reset and erased. An
-// attacker may have taken over metalplugd, so the helper does not trust its requests.
+// The files in /etc/metalplug determine which resource a device belongs to, and how the device may be reset and erased. The
+// helper reads these files itself, because an attacker may have taken over metalplugd and could send false requests.
 
 import (
 	"cmp"
@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// checkSelected returns an error if the resource of the request does not select the device, or does not name the method or the
-// erasure.
+// checkSelected returns an error if the resource of the request does not select the device, or does not name the reset or erase
+// method.
 func (h *host) checkSelected(r Request) error {
 	settings, err := h.settings()
 	if err != nil {
@@ -42,8 +42,8 @@ func (h *host) checkSelected(r Request) error {
 }
 
 // checkTwins returns an error if another disk has the same ID, or if the ID of another disk cannot be read. The ID may come from
-// udev's database, and the attributes in sysfs may not show that the disks are the same. The kernel shows the use of each disk
-// separately. If sysfs shows the other disk, the helper opens both disks exclusively.
+// udev's database, and the sysfs attributes may not show that the two are the same disk. The kernel shows the use of each one
+// separately. If sysfs does show the other disk, the helper opens both exclusively.
 func (h *host) checkTwins(machine *device.Host, settings config.Config, s device.Sighting) (err error) {
 	if !s.Target.IsDisk() {
 		return nil

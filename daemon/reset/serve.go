@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve reads one request from standard input and answers it. Even if the device hangs, Serve returns at most 2 s after the time
-// limit of the request. The parameter file is the configuration file.
+// Serve reads one request from standard input and answers it. Even if the device hangs, Serve returns at most 2 s after the
+// request's time limit. The parameter file is the configuration file.
 func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
 // newHost returns the host for this machine, with the configuration in the given file.
@@ -55,10 +55,9 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. The context "asked" ends when the client disconnects. The end of the context stops a
-// request that reads but does not change the device. If a system call does not return in time, the answer is [Late], or [Failed]
-// for a prepare request. Such a system call cannot be interrupted. The process can exit and close the device only after the call
-// has returned.
+// reply returns the answer to a request. The context "asked" ends when the client disconnects. When the context ends, a request
+// that only reads the device stops. If a system call does not return in time, the answer is [Late], or [Failed] for a prepare
+// request. Such a system call cannot be interrupted. The process can exit and close the device only after the call has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -90,7 +89,7 @@ type task struct {
 	*host
 	Request
 	answer Answer // the parts of the answer that are known so far
-	// seq is the diskseq of the disk when the task opened it first, or 0 if unknown. Each later open must find the same diskseq.
+	// seq is the diskseq of the disk when the task opened it first, or 0 if unknown. Every later open must find the same diskseq.
 	seq uint64
 }
 
@@ -110,8 +109,8 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error wraps. If the error wraps no result, resultOf derives one from the errno. For any
-// other errno, or without one, resultOf returns [Failed].
+// resultOf returns the result that an error wraps. If it wraps no result, resultOf derives one from the errno. For any other
+// errno, or without one, resultOf returns [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -177,13 +176,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 // its own sysfs (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). A lock in this sysfs would not stop the other instances.
 // Also, any local process can lock a directory in sysfs.
 
-// deviceLockLimit is how long the helper waits until another instance releases the lock. An instance exits within this time after
+// deviceLockLimit is how long the helper waits for another instance to release the lock. An instance exits within this time after
 // its client has disconnected.
 const deviceLockLimit = time.Second
 
-// lockDevice waits until no other instance works on a device, and then locks the device. Other instances wait until the caller
-// calls unlock. If another instance does not release its lock in time, the error is [Busy]. Processes of other users cannot open
-// the lock file, so they cannot lock it.
+// lockDevice waits until no other instance is working on a device, and then locks the device. Other instances wait until the
+// caller calls unlock. If another instance does not release its lock in time, the error is [Busy]. Processes of other users
+// cannot open the lock file, so they cannot lock it.
 func (h *host) lockDevice(ctx context.Context, sysPath string) (unlock func(), err error) {
 	file := lockFile(h.locks, sysPath)
 	fd := -1
@@ -204,15 +203,15 @@ func (h *host) lockDevice(ctx context.Context, sysPath string) (unlock func(), e
 	return nil, errorf(Failed, "lock %s: %w", file, err)
 }
 
-// lockFile returns the path of the lock file for a device. The name is a hash, because the path of a device may be too long for a
-// file name.
+// lockFile returns the path of the lock file for a device. The name is a hash, because a device's path may be too long for a file
+// name.
 func lockFile(dir, sysPath string) string {
 	sum := sha256.Sum256([]byte(sysPath))
 	return filepath.Join(dir, hex.EncodeToString(sum[:16]))
 }
 
-// waitForLock locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, waitForLock waits until this process
-// releases the lock, but no longer than the given limit.
+// waitForLock locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, waitForLock waits for this process to
+// release it, but no longer than the given limit.
 func waitForLock(ctx context.Context, flock func(fd, how int) error, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -2,9 +2,9 @@
 
 package reset
 
-// Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can access the
-// namespaces of a dual-port drive, a drive with virtual functions, or a drive on a network. The kernel of this node knows only
-// the controllers that it manages itself, so the helper asks the drive about all other controllers.
+// Another host or a virtual machine may use an NVMe namespace through its own controller. If a drive has two ports or virtual
+// functions, or is on a network, several controllers can access its namespaces. This node's kernel knows only the controllers
+// that it manages itself, so the helper asks the drive about all other controllers.
 //
 // The sources are Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report in the NVM Express Base Specification 2.0. In Linux
 // 6.12, the block layer has no ioctl that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the same
@@ -38,15 +38,15 @@ func (c *claim) checkNotShared() error {
 	return errorf(Busy, "cannot determine whether another host uses %s: %w", c.Name(), err)
 }
 
-// checkAttachments returns [Busy] if the namespace is attached to a controller that the kernel of this node does not manage.
+// checkAttachments returns [Busy] if the namespace is attached to a controller that this node's kernel does not manage.
 func (d drive) checkAttachments(ns namespace) error {
 	if !ns.shared {
 		return nil
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	if isUnsupported(statusOf(err)) {
-		// A drive without Namespace Management may not support this query. In that case, all controllers of the drive must belong
-		// to this kernel.
+		// A drive without Namespace Management may not support this query. In that case, all of the drive's controllers must belong to
+		// this kernel.
 		return d.checkControllers()
 	} else if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (d drive) checkAttachments(ns namespace) error {
 	return err
 }
 
-// listedControllers returns the IDs in a Controller List. The list consists of a count, followed by the IDs, with 16 bits each
+// listedControllers returns the IDs in a Controller List. The list consists of a count followed by the IDs, with 16 bits each
 // (Base Specification, Controller List).
 func listedControllers(list []byte) (ids []uint16) {
 	const most = identifySize/2 - 1
@@ -69,7 +69,7 @@ func listedControllers(list []byte) (ids []uint16) {
 	return ids
 }
 
-// foreignControllers returns the given controller IDs without the IDs of the controllers that the kernel of this node manages.
+// foreignControllers returns the given controller IDs without the IDs of the controllers that this node's kernel manages.
 func (d drive) foreignControllers(ids []uint16) (foreign []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -143,7 +143,7 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 }
 
 // foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this node. If the report has no
-// room for all registrants, the last element says how many are missing.
+// room for all registrants, the last element states how many are missing.
 func (d drive) foreignRegistrants(report []byte, size int) (foreign []string, err error) {
 	count, fit := int(binary.LittleEndian.Uint16(report[5:])), len(report)/size-1
 	var ids []uint16

@@ -2,10 +2,10 @@
 
 package reset
 
-// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a
-// signature may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can order
-// the erasure of such a disk. The comment next to a signature names the source that defines it. Any other content is unknown
-// data, which is erased only if a pod wrote it. The names are those that udev uses in ID_FS_TYPE.
+// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a signature may
+// be part of a volume on several disks, or may belong to a system that is not running. Only an operator can order metalplug to
+// erase such a disk. The comment next to a signature names the source that defines it. Any other content is unknown data, which
+// is erased only if a pod wrote it. The names are those that udev uses in ID_FS_TYPE.
 
 import (
 	"encoding/binary"

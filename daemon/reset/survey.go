@@ -22,9 +22,9 @@ import (
 const stretchSize = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, the
-// function reads the next one. The bytes of a stretch are valid only until yield returns. If a read fails or ctx ends, the
-// function yields the error and stops. The function does not return before its last read has ended. All calls of the function
-// read come from the same goroutine.
+// function reads the next one. A stretch's bytes are valid only until yield returns. If a read fails or ctx ends, the function
+// yields the error and stops. The function does not return until its last read has ended. All calls to the function read come
+// from the same goroutine.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	type result struct {
 		chunk
@@ -84,7 +84,7 @@ func (c *chunk) dataRange(filler byte) (first, last int64) {
 }
 
 // readUntil reads a disk from its start to its end. readUntil stops earlier if the function "enough" returns true. The parameter
-// purpose becomes part of the name of the current step.
+// purpose becomes part of the current step's name.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
 	c.step.set("reading all of %s to %s", c.Name(), purpose)
 	direct, err := c.openDisk(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
@@ -109,9 +109,9 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 }
 
 // survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. survey stops earlier at a
-// block with data, at the time limit, or when the client disconnects. survey does not keep the disk open exclusively. If another
-// process starts to use the disk, the result is [Busy]. A survey does not read random blocks. A probe has already read them, and
-// random reads take too long on a slow disk.
+// block with data, at the time limit, or when the client disconnects. survey does not keep the disk open exclusively, so if
+// another process starts to use the disk, the result is [Busy]. A survey does not read random blocks, because a probe has already
+// read them, and random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.openDisk(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
@@ -144,7 +144,7 @@ func (t *task) survey(ctx context.Context) error {
 	return cmp.Or(t.checkNotOpen(ctx, c), c.checkNotShared()) // the checks before the read are out of date
 }
 
-// recheckInterval is how often a survey checks that no other process has started to use the disk.
+// recheckInterval is how often a survey checks that no other process has begun to use the disk.
 const recheckInterval = time.Second
 
 // readSurvey reads the disk for a survey, and records how many bytes at the start of the disk are blank.
@@ -187,7 +187,7 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	return t.checkStillUnused(c)
 }
 
-// checkStillUnused checks that the disk is still the same, and that no other process has started to use it. A survey repeats this
+// checkStillUnused checks that it is still the same disk, and that no other process has begun to use it. A survey repeats this
 // check while it reads.
 func (t *task) checkStillUnused(c *claim) error {
 	now := *c // the disk that is being read

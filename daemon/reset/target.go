@@ -14,8 +14,8 @@ import (
 )
 
 // find checks that the requested device exists and has the expected kind and identity. The parameter "ignored" lists attributes
-// to skip. find checks the class only if the class is "nvme". For other classes, the helper compares the class with the
-// configuration before it changes the device.
+// to skip. find checks the class only if it is "nvme". The helper compares any other class with the configuration before it
+// changes the device.
 func (t *task) find(ignored ...string) error {
 	if err := t.checkPath(t.SysPath); err != nil {
 		return err
@@ -92,10 +92,10 @@ func (t *task) checkIdentity(ignored ...string) error {
 	return nil
 }
 
-// anyAppearance is the attribute to ignore if the disk may have disappeared and appeared again.
+// anyAppearance is the attribute to ignore if the disk may have disappeared and reappeared.
 const anyAppearance = "diskseq"
 
-// isAttribute reports whether a name is valid for an attribute of a device, or of a parent device as in "device/serial".
+// isAttribute reports whether a name is a valid name for an attribute of a device, or of a parent device as in "device/serial".
 func isAttribute(name string) bool {
 	for range 2 {
 		name = strings.TrimPrefix(name, "device/")
@@ -148,10 +148,9 @@ func openError(node string, err error) error {
 	return errorf(Failed, "open %s: %w", node, err)
 }
 
-// This part finds the NVMe namespaces that a request affects. Package sysfs describes how namespaces and controllers belong
-// together.
+// This part finds the NVMe namespaces that a request affects. Package sysfs describes how namespaces relate to controllers.
 
-// controllersOf returns the sysfs paths of the controllers of a namespace.
+// controllersOf returns the sysfs paths of a namespace's controllers.
 func (h *host) controllersOf(sysPath string) ([]string, error) {
 	if !h.IsNVMe(sysPath) {
 		return nil, errorf(Refused, "%s is not an NVMe namespace", sysPath)
@@ -163,8 +162,8 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 	return controllers, nil
 }
 
-// namespacesOf returns the disks that the given controllers reach. A key-value namespace, for example, has no disk. The users of
-// such a namespace are unknown, so the error is [Refused].
+// namespacesOf returns the disks that the given controllers reach. The error is [Refused] if a namespace has no disk, such as a
+// key-value namespace, because its users are then unknown.
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	tree := h.Recording(&err)
 	for _, c := range controllers {

@@ -2,9 +2,9 @@
 
 package reset
 
-// This file finds the users that the kernel reports for a disk. Like metalplugd, metalplug-reset uses package sysfs.
-// metalplug-reset also asks loop devices for their backing devices. metalplugd cannot do this, because only metalplug-reset opens
-// nodes.
+// This file finds the uses that the kernel reports for a disk. Like metalplugd, metalplug-reset uses package sysfs for this
+// purpose. metalplug-reset also asks loop devices for their backing devices. metalplugd cannot do this, because only
+// metalplug-reset opens nodes.
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// diskAt returns a disk with all its nodes. If a node has no number, the error is [Gone].
+// diskAt returns a disk with all of its nodes. If a node has no number, the error is [Gone].
 func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	d = h.DiskAt(sysPath)
 	if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
@@ -74,11 +74,11 @@ func (h *host) checkLoopDevices(d sysfs.Disk) error {
 	return nil
 }
 
-// backingDevice returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the
-// backing file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each.
-// The loop device reports its own number. backingDevice compares this number with the name, to check that it has opened the right
-// device. All loop devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with
-// lo_rdevice at 16 and lo_number at 40 (include/uapi/linux/loop.h).
+// backingDevice returns the number of the block device that backs a loop device, or "0:0" for a regular file. The backing file's
+// path does not show this number. A machine may have many loop devices, so the function makes only a few calls for each. The loop
+// device reports its own number. backingDevice compares this number with the name to check that it has opened the right device.
+// All loop devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16
+// and lo_number at 40 (include/uapi/linux/loop.h).
 func (h *host) backingDevice(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)
@@ -103,12 +103,12 @@ func (h *host) backingDevice(loop string) (number string, err error) {
 // This part finds processes that have a disk open. An exclusive open does not detect a process that has opened the node
 // without O_EXCL, such as a virtual machine. metalplug-holders finds such a process, because it sees all processes.
 
-// closeLimit is how long the helper waits until other processes have closed a disk. For example, udevd's workers have a disk open
-// only for a moment.
+// closeLimit is how long the helper waits for other processes to close a disk. For example, udevd's workers keep a disk open only
+// for a moment.
 const closeLimit = 2 * time.Second
 
-// holdersLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to start
-// the program.
+// holdersLimit is the time limit for one request to metalplug-holders. On a busy node, systemd may take seconds to start the
+// program.
 const holdersLimit = 10 * time.Second
 
 // askHolders sends a request to the program metalplug-holders.

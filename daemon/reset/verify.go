@@ -14,7 +14,7 @@ import (
 )
 
 // To verify an erasure, the helper again reads the blocks that contained data before the erasure. A drive may acknowledge
-// Deallocate and keep the data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show
+// Deallocate but keep the data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show
 // whether the drive has kept data.
 
 // promise is the content that a disk must have after an erasure.
@@ -25,16 +25,16 @@ const (
 	// mustVanish means that each block must contain only 00 or only ff. Discarded data may remain, because a disk treats a
 	// discard only as a hint, and may ignore it for parts of the range.
 	mustVanish
-	// mustChange means that blocks may also contain random data. After a change of the key, a drive returns different data for a
-	// block (NVMe Base Specification 2.0, 8.21).
+	// mustChange means that blocks may also contain random data. After a key change, a drive returns different data for a block
+	// (NVMe Base Specification 2.0, 8.21).
 	mustChange
 )
 
-// minStretches is the number of stretches with data that the quick check must find. If it finds fewer, the helper reads more of
-// the disk.
+// minStretches is the number of stretches with data that the quick check must find. If the check finds fewer, the helper reads
+// more of the disk.
 const minStretches = 16
 
-// evidence records the blocks of a disk that contained data before an erasure, and the content of these blocks after the erasure.
+// evidence records the blocks of a disk that contained data before an erasure, and what these blocks contained after it.
 type evidence struct {
 	promise promise
 	known   bool // the disk could be read before the erasure
@@ -42,10 +42,10 @@ type evidence struct {
 	hashes  map[int64]uint64 // hashes of the blocks by offset; 0 for a block that could not be read
 	blank   map[int64]bool   // offsets of the blocks that were read before the erasure and contained no data
 
-	// written is the expected value of [sysfs.Written] during the erasure, and the value that was found after it. If the value is
-	// higher than expected, foreign is true, because another process may have written to the disk. The value is also higher if
-	// the kernel repeats a write of zeroes that the disk does not support (blkdev_issue_zeroout in block/blk-lib.c). Therefore,
-	// the helper then reads the whole disk.
+	// written is the expected value of [sysfs.Written] during the erasure, and then the value found afterwards. If the value is
+	// higher than expected, foreign is true, because another process may have written to the disk. The value is also higher if the
+	// kernel repeats a write of zeroes that the disk does not support (blkdev_issue_zeroout in block/blk-lib.c). Therefore, the
+	// helper then reads the whole disk.
 	written uint64
 	foreign bool
 
@@ -174,12 +174,12 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// keepsData is the end of a message. keepsData explains that a drive keeps discarded data, and names a remedy.
+// keepsData is the end of a message. The message explains that a drive keeps discarded data, and names a remedy.
 const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
 // check returns the reason why the erasure is not verified, or nil. If some blocks contain only ff and others only 00, the blocks
-// of ff may be data. After a change of the key, blocks contain random data. Only a block that was read before the erasure can
-// show that the data has changed. If no such block has changed, random data in the other blocks may be old data.
+// of ff may be data. After a key change, blocks contain random data. Only a block that was read before the erasure can show that
+// the data has changed. If no such block has changed, random data in the other blocks may be old data.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
 		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)
@@ -190,7 +190,7 @@ func (e *evidence) check() error {
 	return e.failure
 }
 
-// describe describes the content of the blocks after the erasure.
+// describe describes what the blocks contain after the erasure.
 func (e *evidence) describe() string {
 	had := fmt.Sprintf("%d blocks of %d bytes contained data before", len(e.hashes), blockSize)
 	switch {

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file handles devices that a driver in user space uses through VFIO (Documentation/driver-api/vfio.rst,
-// include/uapi/linux/vfio.h). A write to the attribute "reset" of a function does the same as VFIO_DEVICE_RESET
+// This file handles devices that a user-space driver uses through VFIO (Documentation/driver-api/vfio.rst,
+// include/uapi/linux/vfio.h). A write to a function's attribute "reset" does the same as VFIO_DEVICE_RESET
 // (vfio_pci_ioctl_reset).
 
 import (
@@ -15,7 +15,7 @@ import (
 
 const vfioGroupClass = "/sys/devices/virtual/vfio/"
 
-// inGroup returns those PCI functions of a VFIO group that have a VFIO driver.
+// inGroup returns the PCI functions in a VFIO group that have a VFIO driver.
 func (h *host) inGroup(group string) (functions []function, err error) {
 	all := "/sys/kernel/iommu_groups/" + path.Base(group) + "/devices/"
 	for _, name := range h.Names(all) {
@@ -29,8 +29,8 @@ func (h *host) inGroup(group string) (functions []function, err error) {
 	return functions, nil
 }
 
-// openGroup opens a VFIO group. The kernel allows only one open at a time. If openGroup succeeds, no other process has the group
-// open.
+// openGroup opens a VFIO group. The kernel does not let a group be opened twice at the same time. If openGroup succeeds, no other
+// process has the group open.
 func (h *host) openGroup(group string) (fd int, err error) {
 	if !h.Present(vfioGroupClass + group) {
 		return -1, errorf(Unsupported, "VFIO group %q has no node; perhaps there is no IOMMU, or the kernel only supports IOMMUFD", group)
