@@ -5,7 +5,7 @@ package device
 // The functions in this file check whether the host uses a block device, and whether the device contains data that could be
 // lost. A device that is in use or contains data must not be offered.
 //
-// Package sysfs reads the kernel's files, which show whether the host uses a disk. Data on an unused disk appears only in udev's
+// Package sysfs reads the kernel's files, which show whether the host uses a disk. Data on an unused disk shows up only in udev's
 // database, which may be out of date. These checks are therefore a first filter, and metalplug-reset makes the final check by
 // opening the disk exclusively.
 
@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// stackedDevices selects devices that are built on top of disks. Their events must lead to an inspection of the disks, although
-// these devices are not below their disks in sysfs.
+// stackedDevices selects devices that are built on top of disks. Their events must lead to an inspection of the disks, even
+// though these devices are not below their disks in sysfs.
 var stackedDevices = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
 // inUse returns the reason why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device.

@@ -11,8 +11,7 @@ var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are n
 // BundlePrefix is the beginning of a bundle's ID. The ID of the bundle's first member follows the prefix.
 const BundlePrefix = "bundle"
 
-// Nears lists the values of the configuration key "near", which limits the distance between the first member of a bundle and the
-// others.
+// Nears lists the values of the configuration key "near", which limits how far a bundle's other members may be from the first.
 var Nears = []string{
 	"switch", // below the same PCI bridge, such as a port of a PCIe switch
 	"root",   // below the same PCI host bridge
@@ -28,7 +27,7 @@ type Members struct {
 	Hold      bool     // unused members are withheld instead of being offered individually
 }
 
-// Kind returns the index of a resource in Resources, or -1 if no member of the bundle is from this resource.
+// Kind returns the index of a resource in Resources, or -1 if the bundle has no member from this resource.
 func (m *Members) Kind(resource string) int {
 	if m == nil {
 		return -1

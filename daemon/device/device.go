@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device implements the classes of hardware that metalplug offers. Each class defines what a device is, how to
-// recognise the device after a reboot, whether it is healthy, and what a container needs to use it.
+// Package device implements the classes of hardware that metalplug offers. Each class defines what a device is, how to recognise
+// it after a reboot, when it is healthy, and what a container needs in order to use it.
 //
 // A class is a value of type [Class] with match rules and a few functions. Each class has its own file. The functions read sysfs,
 // procfs and /dev through a [Host]. The functions store nothing, so each call reads everything again. A call may block until the
@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device identifies a device that a container can get. The state of the device is not stored here, and must be read from sysfs.
+// Device identifies a device that a container can get. The device's state is not stored here and must be read from sysfs.
 type Device struct {
 	ID            string // the same after a reboot, unique on the machine, made by [MakeID]
 	Class         *Class
@@ -48,7 +48,7 @@ func (d Device) nodes() []udev.Device {
 	return []udev.Device{*d.Udev}
 }
 
-// Node is a device node that a container gets.
+// Node is a device node for a container.
 type Node struct {
 	Host        string // path on the host, preferably a link that stays correct when device numbers change
 	Container   string // path in the container
@@ -84,7 +84,7 @@ func (a Allocation) ExclusiveNodes() []string {
 }
 
 // Names of the classes. The configuration refers to a class by its name, so that a program that reads the configuration need not
-// contain the functions of the classes.
+// contain the classes' functions.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"
@@ -94,27 +94,26 @@ const (
 	BundleName     = "bundle"
 )
 
-// Class is a kind of hardware. The fields of functions that a class does not support are nil, but Identify, Health and Allocate
+// Class is a kind of hardware. If a class does not support a function, the field for it is nil, but Identify, Health and Allocate
 // are never nil. The functions must not use [Classes], because this would create an initialization cycle.
 type Class struct {
 	Name string // name in the configuration
 	Doc  string // one-line description
 
-	// Match selects the subjects of the class. A subject is a udev device that represents hardware of the class, and matches at
-	// least one of these entries.
+	// Match selects the subjects of the class. A subject is a udev device that represents hardware of the class and matches at least
+	// one of these entries.
 	Match []udev.Match
 	// Wakes selects other devices whose events require an inspection of all subjects of the class. An event above or below the
 	// sysfs path of a subject always requires an inspection of this subject.
 	Wakes []udev.Match
-	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host mounts a
-	// file system, or when it uses a disk for LVM, RAID or LUKS.
+	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host mounts a file
+	// system or uses a disk for LVM, RAID or LUKS.
 	Disks bool
 	// Renamed means that udev may rename the devices. A device that is no longer at its path may therefore still be present under
 	// another name.
 	Renamed bool
-	// Every is the interval at which the subjects are inspected without an event. A class needs an interval if the kernel does
-	// not report all changes to the health of a device. If Every is 0, only the periodic check of all devices inspects the
-	// subjects.
+	// Every is the interval at which the subjects are inspected without an event. A class needs an interval if the kernel does not
+	// report every change in a device's health. If Every is 0, only the periodic check of all devices inspects the subjects.
 	Every time.Duration
 	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the systemd
 	// unit and the SELinux policy.
@@ -128,21 +127,21 @@ type Class struct {
 	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci.go contains the checks that are the
 	// same for all PCI functions.
 	Health func(*Host, Device) error
-	// Warning describes a problem of a usable device that the operator should solve, or returns "" if there is none.
+	// Warning describes a problem with a usable device that the operator should solve, or returns "" if there is none.
 	Warning func(*Host, Device) string
 	// Target describes the device for a helper. Target returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll means that a device is unhealthy if any of its PCI functions is unhealthy, rather than if all of them are.
 	NeedsAll bool
 	// Notice returns a mark for an event that reports the start or end of a fault that sysfs does not show. Notice is called for
-	// every event on the machine.
+	// every event on the node.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds to the recipe the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)
 }
 
-// slowCheck is the interval at which hardware is inspected for changes that cause no event. For example, a PCI function may
-// vanish from a bus that does not support hotplug, or a counter or a driver's attribute may change.
+// slowCheck is how often hardware is inspected for changes that cause no event. For example, a PCI function may vanish from a bus
+// that does not support hotplug, or a counter or a driver's attribute may change.
 const slowCheck = time.Minute
 
 // Classes lists the classes in order of precedence. A udev device belongs to the first class that matches it.
@@ -156,7 +155,7 @@ func ClassNamed(name string) *Class {
 	return nil
 }
 
-// WokenBy reports whether an event of the udev device d requires an inspection of all subjects of the class. For example, d may
+// WokenBy reports whether an event for the udev device d requires an inspection of all subjects of the class. For example, d may
 // belong to a group that one of the subjects represents.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 	return anyMatch(c.Wakes, d) || slices.ContainsFunc(rules, func(r Rule) bool {

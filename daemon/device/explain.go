@@ -28,8 +28,8 @@ type Explained struct {
 	Steps []Step
 }
 
-// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If Explain finds no device in the
-// udev device, it returns a single result whose device has no ID. Like Look, Explain may block.
+// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If the udev device contains no
+// device, Explain returns a single result whose device has no ID. Like Look, Explain may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, &seen)
 	all := make([]Explained, len(found))
@@ -120,8 +120,8 @@ func (e *Explained) addDecision(what, name string, t decision, found string) {
 	}
 }
 
-// Taker returns the first of the given rules that would take the device. If no rule would take it, Taker returns the reason as an
-// error. Taker reads files in sysfs, but does not read disks.
+// Taker returns the first given rule that would take the device. If no rule would take it, Taker returns the reason as an error.
+// Taker reads files in sysfs, but does not read disks.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}
@@ -138,7 +138,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return nil, err
 }
 
-// describe returns the keys and patterns with which a rule matches a device, together with the matching values.
+// describe returns the keys and patterns that a rule uses to match a device, together with the matching values.
 func (r *Rule) describe(h *Host, d Device) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name
@@ -152,9 +152,9 @@ func (r *Rule) describe(h *Host, d Device) string {
 }
 
 // Unmatched compares patterns with the devices of a class among the given udev devices. Unmatched returns the first key whose
-// pattern matches no device, and a text that lists the existing values or keys. If each pattern matches some device, but no device
-// matches all patterns, the key is empty and the text names the nearest device. If one device matches all patterns, both results
-// are empty. Unmatched reads sysfs.
+// pattern matches no device, and a text that lists the existing values or keys. If each pattern matches some device, but no
+// device matches all patterns, the key is empty and the text names the device that matches best. If one device matches all
+// patterns, both results are empty. Unmatched reads sysfs.
 func Unmatched(h *Host, class *Class, seen []udev.Device, patterns map[string]string) (key, text string) {
 	devices := identifyAll(h, class, seen)
 	if len(devices) == 0 {
@@ -235,7 +235,7 @@ func listExisting(h *Host, devices []Device, key string) string {
 // maxValues is the maximum number of values that a message lists.
 const maxValues = 3
 
-// quoteValues returns a text that quotes the first values and contains the number of the others.
+// quoteValues returns a text that quotes the first values and states how many others there are.
 func quoteValues(values []string) string {
 	var quoted []string
 	for _, value := range values[:min(len(values), maxValues)] {

@@ -15,13 +15,13 @@ package device
 // programmed. The number in dfl-port.N depends on the order of discovery.
 //
 // Health: a DFL port is healthy if it has no latched error, and if it has not stopped the accelerator for drawing too much power.
-// A process clears a latched error by writing the error's value back to the attribute. A reset of the port clears the error too.
-// In addition, the card's fpga_manager must not report that the last programming has failed. After a failure, the content of the
-// FPGA is unknown until the FPGA is programmed again. The checks in pci.go also apply. The kernel sends no event for these
-// changes, so the state is read every minute.
+// A process clears a latched error by writing the error's value back to the attribute. Resetting the port clears the error too.
+// In addition, the card's fpga_manager must not report that the last attempt to program the FPGA failed. After a failure, the
+// content of the FPGA is unknown until the FPGA is programmed again. The checks in pci.go also apply. The kernel sends no event
+// for these changes, so the state is read every minute.
 //
-// Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process can reprogram the whole card and
-// release the card's ports. The driver requires no capability to open this node.
+// Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process could reprogram the whole card
+// and release its ports. The driver lets a process without any capability open this node.
 //
 // Reset: resetting a DFL port takes less than a millisecond. The reset affects only the port, and does not clear the memory
 // attached to the accelerator. Cards of other families cannot be reset.
@@ -100,8 +100,8 @@ func fpgaHealth(h *Host, d Device) error {
 	return joinErrors(err, programmingError(h, FunctionIn(d.SysPath)))
 }
 
-// programmingError returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c).
-// The error does not show which port of the card was programmed.
+// programmingError returns the error from the last time that an FPGA was programmed, such as "write init error" (state_show of
+// fpga-mgr.c). The error does not show which port of the card was programmed.
 func programmingError(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {
@@ -121,7 +121,7 @@ func programmingError(h *Host, function string) error {
 const powerStopped = 6
 
 // dflHealth reads the latched errors of a port. A latched error remains until a process writes its value back to the attribute
-// (dfl-afu-error.c). A port whose bitstream has no error feature lacks the attributes for errors.
+// (dfl-afu-error.c). If a port's bitstream has no error feature, the port lacks the error attributes.
 func dflHealth(h *Host, sysPath string) error {
 	for _, name := range []string{"errors/errors", "errors/first_error"} {
 		text, err := h.Attr(sysPath, name)

@@ -15,9 +15,9 @@ package device
 // function must answer when its PCI configuration space is read. The xdma driver does not report the health of a card.
 //
 // Nodes: with XRT, a container gets the render node. A container never gets /dev/xclmgmtN, because a process can program the card
-// through this node. However, class node can offer this node. With xdma, a container gets the nodes that are intended for users
-// of the design, which are "user", "bypass", "events", and the DMA channels "h2c" and "c2h". Three kinds of nodes are never
-// added. Through the node "control", a process can make a DMA engine read and write any memory. The node "xvc" gives access to
+// through this node. However, class node can offer this node. With xdma, a container gets the nodes that are intended for the
+// design's users, which are "user", "bypass", "events", and the DMA channels "h2c" and "c2h". Three kinds of nodes are never
+// added. Through the node "control", a process could make a DMA engine read and write any memory. The node "xvc" gives access to
 // the FPGA's debug interface. The nodes "bypass_h2c" and "bypass_c2h" give access to the descriptors of the engines. The number
 // in xdmaN depends on the order of discovery, and no link stays correct when the numbers change.
 
@@ -64,8 +64,7 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of the card with the given user function, or "" if this machine has no such
-// function.
+// xrtManagement returns the management function of the card with the given user function, or "" if the node has no such function.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
 	for _, name := range h.Names(path.Dir(user)) {

@@ -8,28 +8,28 @@ package device
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
-// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. This ID stays the same when
+// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. The ID stays the same when
 // the card moves to another slot. A GPU that reports no ID (Intel, AMD's consumer cards, accelerators) is identified by its PCI
 // address, which belongs to the slot. The number of a node is never part of the identity, because DRM assigns the lowest free
 // minor to a new device (drm_minor_alloc).
 //
-// Parts: metalplug does not offer a partitioned GPU as a whole, because the parts use the memory of the GPU. metalplug offers
-// each part instead. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate
-// PCI functions.
+// Parts: metalplug does not offer a partitioned GPU as a whole, because its parts use its memory. metalplug offers each part
+// instead. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI
+// functions.
 //
-// Health: a driver must be bound, and the checks in pci.go must succeed. Gaudi's driver must also report that the card is
-// operational. Marks record faults that a driver reports only once (gpu_health.go). DRM reports WEDGED, and this mark
-// lasts until the driver reports WEDGED=none or is bound again. i915 reports ERROR and RESET, and these marks last until the
-// driver reports ERROR=0. A mark for a failed reset of an amdgpu device lasts until a reset succeeds. A mark for an NVIDIA Xid
-// lasts until the driver reports the recovery action None (Xid 154) or is bound again.
+// Health: a driver must be bound, and the checks in pci.go must succeed. The Gaudi driver must also report that the card is
+// operational. Marks record faults that a driver reports only once (gpu_health.go). DRM reports WEDGED, and the resulting mark
+// lasts until the driver reports WEDGED=none or is bound again. i915 reports ERROR and RESET, and the resulting marks last until
+// the driver reports ERROR=0. A mark for a failed reset of an amdgpu device lasts until a reset succeeds. A mark for an NVIDIA
+// Xid lasts until the driver reports the recovery action None (Xid 154) or is bound again.
 //
 // Nodes: a container gets the nodes that the driver creates below the PCI function, which are /dev/dri/card*, /dev/dri/renderD*
 // and /dev/accel/accel*. A container never gets /dev/accel/accel_controlD*, which controls a Gaudi card. gpu_nvidia.go and
 // gpu_amd.go add other nodes.
 //
-// Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would stop working after a
-// reset of the PCI function. The reset method "pci" is for drivers that continue to work after such a reset (daemon/reset/pci.go,
-// resetSafeDrivers). A reset of the PCI function takes 0.1 s.
+// Reset: metalplug does not reset a GPU automatically, because the NVIDIA, AMD and Intel drivers would stop working after a reset
+// of the PCI function. The reset method "pci" is for drivers that survive such a reset (daemon/reset/pci.go, resetSafeDrivers). A
+// reset of the PCI function takes 0.1 s.
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
 // nodes.
@@ -54,7 +54,7 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// NVIDIA's modules create nodes without a device in sysfs, so these nodes cause no event. The event of the module causes the
+	// NVIDIA's modules create nodes without a device in sysfs, so these nodes cause no event. The module's event triggers the
 	// inspection instead.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
@@ -128,8 +128,8 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The display adapter that the firmware used at boot may have a driver that cannot render, so that the adapter serves the
-	// console and nothing else.
+	// The display adapter that the firmware used at boot may have a driver that cannot render, so that the adapter serves only the
+	// console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the console display (boot_vga), without a render node")
@@ -147,8 +147,8 @@ func gpuHealth(h *Host, d Device) error {
 	return nil
 }
 
-// habanaHealth reads the status of a card from Gaudi's driver, such as "operational", "in reset" or "disabled" (status
-// in Documentation/ABI/testing/sysfs-driver-habanalabs, hl_device_status).
+// habanaHealth reads a card's status from the Gaudi driver, such as "operational", "in reset" or "disabled" (status in
+// Documentation/ABI/testing/sysfs-driver-habanalabs, hl_device_status).
 func habanaHealth(h *Host, sysPath string) error {
 	status, err := h.Attr(sysPath, "status")
 	switch {
@@ -187,7 +187,7 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames returns those names of DRM devices below a PCI function that consist of the given prefix and a number. The prefixes
+// drmNames returns the names of the DRM devices below a PCI function that consist of the given prefix and a number. The prefixes
 // "card" and "renderD" select only devices that have a node. A connector has no node. With virtio_gpu, the DRM devices are one
 // directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {

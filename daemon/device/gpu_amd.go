@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles GPUs with AMD's driver. An Instinct GPU in mode DPX, TPX, QPX or CPX is divided into partitions (XCP).
+// This file handles GPUs with the AMD driver. An Instinct GPU in mode DPX, TPX, QPX or CPX is divided into partitions (XCP).
 //
 // Follows: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdxcp/amdgpu_xcp_drv.c,
 // amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
@@ -14,11 +14,11 @@ package device
 //
 // Only the compute driver shows which nodes belong to a partition. The compute driver reports the minor of the partition's render
 // node. The nodes of the first partition belong to the PCI function. The nodes of all other partitions belong to platform devices
-// without a PCI parent. The nodes of the platform devices exist even if the GPU is not partitioned. The kernel sends no event
-// when the mode changes, so the GPU is inspected every minute.
+// without a PCI parent. These platform devices have nodes even if the GPU is not partitioned. The kernel sends no event when the
+// mode changes, so the GPU is inspected every minute.
 //
-// Health: a partition is healthy if its GPU is. The RAS counters are not read, for the reason in gpu_health.go. A bad memory page
-// that cannot be retired causes a warning.
+// Health: a partition is healthy if its GPU is. The RAS counters are not read, for the reason given in gpu_health.go. A bad
+// memory page that cannot be retired causes a warning.
 //
 // Nodes: a container gets the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through
 // /dev/kfd only if it has access to the render node of that GPU.
@@ -55,7 +55,7 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 }
 
 // amdIdentity derives the device ID of a GPU from the unique number of the chip (amdgpu_get_unique_id). On consumer cards, the
-// attribute with this number is missing or empty, so the PCI address identifies the card.
+// attribute that contains this number is missing or empty, so the PCI address identifies the card.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -117,7 +117,7 @@ func kfdAt(domain, location uint64, address string) bool {
 	return domain == d && location == bus<<8|slot<<3|f
 }
 
-// amdOffer returns an error for a whole GPU that is partitioned.
+// amdOffer returns an error for a partitioned GPU as a whole.
 func amdOffer(h *Host, d Device) error {
 	mode := amdMode(h, d.SysPath)
 	switch {

@@ -6,7 +6,7 @@ package device
 //
 // Follows Documentation/gpu/drm-uapi.rst, Device Wedging (Linux 6.15), drivers/gpu/drm/i915/gt/intel_reset.c
 // (intel_gt_reset_global), drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged) and
-// drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). The second part of this file is about NVIDIA.
+// drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). The second part of this file handles NVIDIA.
 //
 // The attributes ras/*_err_count of amdgpu are not read. On most chips, a read resets the counter (amdgpu_ras_sysfs_read), so
 // other programs would miss errors.
@@ -61,9 +61,9 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	return Mark{}, false
 }
 
-// amdReset parses the message with the result of a reset by amdgpu, such as "GPU reset(3) succeeded!" or "GPU reset end with ret
-// = -110". The start of a reset causes no mark, because unique_id cannot be read during a reset, so the inspection finds the GPU
-// incomplete.
+// amdReset parses the message in which amdgpu reports the result of a reset, such as "GPU reset(3) succeeded!" or "GPU reset end
+// with ret = -110". The start of a reset causes no mark, because unique_id cannot be read during a reset, so the inspection finds
+// the GPU incomplete.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {
@@ -79,7 +79,7 @@ func amdReset(sysPath, text string) (Mark, bool) {
 // (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" in NVIDIA's documentation; internal/rm/health.go of
 // NVIDIA/k8s-device-plugin for application errors.
 
-// xidAction is the Xid with which newer drivers report the required recovery action, such as "GPU recovery action changed from
+// xidAction is the Xid that newer drivers use to report the required recovery action, such as "GPU recovery action changed from
 // 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the fault, and then this Xid.
 const xidAction = 154
 
@@ -87,9 +87,9 @@ const xidAction = 154
 // 43, 45, 68, 109), the retirement of faulty memory (63), and contained memory errors (94).
 var xidOfApplications = []int{13, 31, 43, 45, 63, 68, 94, 109}
 
-// xidFatal lists errors after which the GPU must be reset. After such an error, the GPU computes incorrectly or not at all. The
-// errors concern memory (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158,
-// 167), and NVLink and C2C (74, 136, 173).
+// xidFatal lists errors after which the GPU must be reset. After one of them, the GPU computes incorrectly or not at all. They
+// concern memory (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and
+// NVLink and C2C (74, 136, 173).
 var xidFatal = []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 
 // xidMark parses the text of an Xid, such as "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." The driver

@@ -2,8 +2,7 @@
 
 package device
 
-// This file finds the MIG devices of NVIDIA's GPUs. A partitioned GPU is offered as its compute instances, never as a
-// whole.
+// This file finds the MIG devices on NVIDIA GPUs. A partitioned GPU is offered as its compute instances, never as a whole.
 //
 // Follows: kernel-open/nvidia/nv-caps.c and src/nvidia/arch/nvalloc/unix/src/os.c (osRmCapRegisterSmcPartition) of
 // NVIDIA/open-gpu-kernel-modules; "Device Nodes and Capabilities" and "CUDA Device Enumeration" in NVIDIA's MIG User Guide;
@@ -12,7 +11,7 @@ package device
 // The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU instance. Each
 // gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file "access" with the minor of
 // a node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a hash of a
-// number that only the driver knows (nvGenerateSmcUuid). Only NVML returns the UUID.
+// number that only the driver knows (nvGenerateSmcUuid), and only NVML returns it.
 //
 // Identity: the GPU's UUID and the numbers of the GPU instance and the compute instance. Drivers before 470 used the same numbers
 // in the UUID of a MIG device (MIG-GPU-<UUID>/<GI>/<CI>). The identity is valid as long as the instance exists. A new instance
@@ -22,12 +21,12 @@ package device
 // Health: a MIG device is healthy if its GPU is. The kernel sends no event when instances are created or destroyed, so the GPU is
 // inspected every minute.
 //
-// Nodes: a container gets the nodes of the GPU, because every process needs them to communicate with the driver. For access to an
+// Nodes: a container gets the GPU's nodes, because every process needs them to communicate with the driver. For access to an
 // instance, the driver requires two capabilities, and the container gets their nodes too. CUDA uses the first instance that it
 // can access.
 //
-// The variable NVIDIA_VISIBLE_DEVICES contains the UUID of the GPU. NVIDIA's container toolkit cannot identify instances from the
-// files in procfs, and rejects values that it does not know. If the value is the UUID of a GPU, the toolkit adds the driver's
+// The variable NVIDIA_VISIBLE_DEVICES contains the GPU's UUID. NVIDIA's container toolkit cannot identify instances from the
+// files in procfs, and rejects values that it does not know. If the value is a GPU's UUID, the toolkit adds the driver's
 // libraries but no capabilities. A container therefore cannot access other instances.
 
 import (
@@ -87,7 +86,7 @@ func (r *recipe) addMIG(minor, part string) {
 		if err != nil {
 			r.fail(incompletef("the capability of the MIG device is unknown: %w", err))
 		}
-		number, err := strconv.ParseUint(sysfs.KeyValues(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits of a minor (MINORBITS)
+		number, err := strconv.ParseUint(sysfs.KeyValues(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits in a minor (MINORBITS)
 		if err != nil {
 			r.fail(incompletef("%s does not report the minor of its node", name))
 		}

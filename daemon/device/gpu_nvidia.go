@@ -2,18 +2,18 @@
 
 package device
 
-// This file handles GPUs with NVIDIA's driver, either proprietary or open. The driver shows little in sysfs, so most information
+// This file handles GPUs with an NVIDIA driver, either proprietary or open. The driver shows little in sysfs, so most information
 // comes from procfs.
 //
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
 //
-// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. After each load of the driver,
+// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. Each time that the driver is loaded,
 // the UUID is unknown until a process, such as nvidia-persistenced, has used the GPU.
 //
 // Nodes: a container gets the node with the device minor that the driver reports, and the nodes that all GPUs share. The minor
-// depends neither on the PCI address nor on the UUID. No link stays correct when the minors change. A resource that needs the
-// same nodes after a reboot should use CDI. nvidia-modprobe creates the nodes, which causes no event.
+// does not depend on the PCI address or the UUID. No link stays correct when the minors change. A resource that needs the same
+// nodes after a reboot should use CDI. nvidia-modprobe creates the nodes, which causes no event.
 
 import (
 	"errors"

@@ -6,7 +6,7 @@ package device
 //
 // Follows Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block) and Documentation/ABI/stable/sysfs-bus-usb.
 //
-// The inspection of any member finds all members in sysfs, so an event of any member leads to the same group. The first member
+// The inspection of any member finds all members in sysfs, so an event for any member leads to the same group. The first member
 // represents the group. The other members are parts of the group, and are not offered individually.
 
 import (
@@ -35,7 +35,7 @@ const (
 type Group struct {
 	Nodes    []string // if one of these patterns matches no node, the device is incomplete
 	Optional []string // nodes that match these patterns also belong to the device
-	By       string   // [GroupUSB] or [GroupPCI], or empty for one group of nodes from the whole machine
+	By       string   // [GroupUSB] or [GroupPCI], or empty for one group with nodes from the whole machine
 }
 
 // matches reports whether one of the patterns matches a node.
@@ -90,8 +90,8 @@ func usbParent(h *Host, sysPath string) string {
 	return ""
 }
 
-// members returns the nodes of a group, in the order of the patterns. The parameter owner is the hardware of the group, or empty
-// for the whole machine.
+// members returns the nodes of a group, in the order of the patterns. The parameter owner is the group's hardware, or empty for
+// the whole machine.
 func (g *Group) members(h *Host, owner string) []udev.Device {
 	var members []udev.Device
 	for _, kind := range []string{"/sys/dev/char", "/sys/dev/block"} {
@@ -117,9 +117,9 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 }
 
 // nodeRule returns the rule of class node that u belongs to, or nil. A rule whose group contains u comes first. The result owner
-// is then the hardware of the group. If no group contains u, nodeRule returns the first rule that takes u as a separate device.
-// The result tries contains the rules that were tried. A member of a group is never a separate device, because two containers
-// could then get the same node.
+// is then the group's hardware. If no group contains u, nodeRule returns the first rule that takes u as a separate device. The
+// result tries contains the rules that were tried. A member of a group is never a separate device, because two containers could
+// then get the same node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []decision) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -142,7 +142,7 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 // errNoMember means that a udev device is not in the group of a rule.
 var errNoMember = errors.New("not a member of its group")
 
-// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. Hardware that has only
+// groupOf reports whether u belongs to one of the rule's groups, and returns the group's hardware. Hardware that has only
 // optional nodes does not form a group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
@@ -169,9 +169,9 @@ type groupNodes struct {
 	missing error         // the error that names the missing nodes, or nil
 }
 
-// identifyGroup identifies the group whose first member is u. The error means that u is another member, or that a member must not
-// be offered or gives access to a disk. A group cannot contain disks, because udev reports the content of a disk only for the
-// disk's own node.
+// identifyGroup identifies the group whose first member is u. An error means that u is not the first member, or that a member
+// must not be offered or gives access to a disk. A group cannot contain disks, because udev reports the content of a disk only
+// for the disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -215,8 +215,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupID returns the ID of a group. The ID contains the name of the resource, because several resources may have a group on the
-// same hardware.
+// groupID returns the ID of a group. The ID contains the resource name, because several resources may have a group on the same
+// hardware.
 func groupID(h *Host, r *Rule, owner string) string {
 	parts := []string{"group", strings.ReplaceAll(r.Resource, "/", ":")}
 	switch r.Group.By {

@@ -16,20 +16,20 @@ type Host struct {
 	Notes map[string]Note // keys are device IDs; not modified during an inspection
 }
 
-// Note contains the inventory's facts for the inspection of a device. The zero value means that no fact is known.
+// Note contains facts from the inventory for the inspection of a device. The zero value means that no fact is known.
 type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it; an inspection must disturb neither
-	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
+	Erased      bool   // the disk is offered regardless of its content, because it will be erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
-	// Forced means that the disk is probed even if udev has found data. One reason is that there is evidence that the disk is
-	// blank. After an erasure, udev's database is out of date until udevd has inspected the disk again. The other reason is that a
-	// helper may still be working on the disk, although metalplugd no longer waits for it.
+	// Forced means that the disk is probed even if udev has found data. One reason is that there is evidence that the disk is blank.
+	// After an erasure, udev's database is out of date until udevd has inspected the disk again. The other reason is that a helper
+	// may still be working on the disk, even though metalplugd no longer waits for it.
 	Forced bool
 }
 
 // Instance returns a number for the device at a sysfs path, or 0 if the number is unknown. During one boot, two devices that
-// appear at the same path have different numbers. The number is the inode number of the directory. The kernel counts these
-// numbers up, and reuses a number only after the counter has wrapped around (kernfs_new_node, fs/kernfs/dir.c).
+// appear at the same path have different numbers. The number is the inode number of the directory. The kernel assigns these
+// numbers in ascending order, and reuses a number only after the counter has wrapped around (kernfs_new_node, fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
 	if err != nil {

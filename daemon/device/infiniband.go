@@ -11,8 +11,8 @@ package device
 // used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
 // order of discovery. An unconfigured virtual function has the GUID 0, so its identity is its PCI address.
 //
-// All virtual functions of an adapter share the link of the adapter. If this host uses virtual functions as RDMA devices,
-// metalplug does not offer the adapter itself.
+// All of an adapter's virtual functions share its link. If this host uses virtual functions as RDMA devices, metalplug does not
+// offer the adapter itself.
 //
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
 // state is read every five seconds. The checks in pci.go also apply. After "rdma system set netns exclusive", each RDMA
@@ -24,8 +24,8 @@ package device
 // connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
 // the fabric manager. Only InfiniBand ports have issmN, and a process that opens issmN becomes the subnet manager.
 //
-// Reset: metalplug does not reset an RDMA device automatically, because every RDMA driver stops working after a reset of the PCI
-// function. When a process closes uverbsN, the driver frees all resources of the process on the adapter (ib_uverbs_close).
+// Reset: metalplug does not reset an RDMA device automatically, because every RDMA driver stops working after its PCI function is
+// reset. When a process closes uverbsN, the driver frees all of the process's resources on the adapter (ib_uverbs_close).
 //
 // Needs: sysfs. The class needs no ioctl or capability, and does not open device nodes. Containers need a sufficient
 // RLIMIT_MEMLOCK, or CAP_IPC_LOCK.
@@ -111,7 +111,7 @@ func namespaceWarning(h *Host, _ Device) string {
 		"(rdma system set netns shared; at boot: options ib_core netns_mode=1 in /etc/modprobe.d)"
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter does not respond, reading the
+// infinibandHealth asks the adapter for the state of each port (ib_query_port). If the adapter does not respond, reading the
 // state blocks until the request times out. A device is usable if at least one of its ports is usable.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error

@@ -26,20 +26,20 @@ type Sighting struct {
 	Fingerprint, Asked string
 	Blank              bool      // the probe found no data on the disk
 	Size               int64     // size of the disk in bytes, or 0 if unknown
-	Written            uint64    // sectors written to the disk before the probe, see [sysfs.Written]
+	Written            uint64    // sectors written to the disk before the probe (see [sysfs.Written])
 	Warning            string    // a problem with a usable device that the operator should handle
 	Unread             bool      // no helper answered, so the content and the health of the disk are unknown
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
-	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, the process may belong
-	// to a pod. The pod may also have built another device on the disk.
+	Instance           uint64    // number of the hardware in this boot (see [Host.Instance])
+	// claimed means that a process or the kernel has the disk open exclusively. Until the disk is erased, this process may belong to
+	// a pod. The pod may also have built another device on top of the disk.
 	claimed   bool
 	objection error // reason why the device must not be offered, before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, for example as a file system or swap. A device on top of the disk also counts,
-// unless a pod holds the disk and may have created this device.
+// HostUse reports whether this host uses the disk, for example for a file system or as swap. A device on top of the disk counts
+// too, unless a pod holds the disk and may have created this device.
 func (s *Sighting) HostUse(held bool) bool {
 	var use *sysfs.Use
 	return s.claimed && !held || errors.As(s.Offer, &use) && use.Unread == nil && (use.ByHost || !held)
@@ -168,7 +168,7 @@ func functionsOf(hardware []string) (functions []string) {
 	return functions
 }
 
-// hardwareOf returns the sysfs paths of the hardware that a device consists of. For a VFIO group, these are the devices in the
+// hardwareOf returns the sysfs paths of the hardware that makes up a device. For a VFIO group, these are the devices in the
 // group, sorted by address. For an NVMe namespace, they are its controllers. For any other device, the result is the device
 // itself.
 func hardwareOf(h *Host, d Device) (hardware []string) {
@@ -182,7 +182,7 @@ func hardwareOf(h *Host, d Device) (hardware []string) {
 	return hardware
 }
 
-// commonNUMANode returns the NUMA node of the hardware at the given paths, or -1 if it is unknown or not the same for all paths.
+// commonNUMANode returns the NUMA node of the hardware at the given paths, or -1 if it is unknown or differs between paths.
 func commonNUMANode(h *Host, hardware []string) int {
 	common := -1
 	for _, p := range hardware {

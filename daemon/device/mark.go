@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is a fault that an event or counter reports. Mark covers the hardware at a sysfs path and everything below this path. The
+// Mark is a fault that an event or counter reports. Mark covers the hardware at a sysfs path and everything below it. The
 // inventory keeps a mark until another mark replaces or clears it. Until then, the hardware is unhealthy, unless the mark is a
 // warning.
 //
@@ -33,7 +33,7 @@ type Mark struct {
 
 // Notice returns the mark that an event causes. If the event causes no mark, ok is false.
 func Notice(e udev.Event) (m Mark, ok bool) {
-	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events of "udevadm trigger" do not mean that the hardware has changed
+	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events from "udevadm trigger" do not mean that the hardware has changed
 		return Mark{}, false
 	}
 	switch e.Action {
@@ -55,10 +55,10 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 	return Mark{}, false
 }
 
-// noticeRecovery evaluates the kernel's reports about the recovery of a PCI function from an error. The kernel reports the
-// start and the success of the recovery for the function itself. Linux 6.12.107 reports a failure for each function below the
-// bridge (report_perm_failure_detected). Older kernels report a failure only for the bridge. Only a fresh start clears the mark
-// for a failure.
+// noticeRecovery evaluates the kernel's reports about how a PCI function recovers from an error. The kernel reports the start and
+// the success of the recovery for the function itself. Linux 6.12.107 reports a failure for each function below the bridge
+// (report_perm_failure_detected). Older kernels report a failure only for the bridge. Only a fresh start clears the mark that a
+// failure causes.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {

@@ -3,8 +3,8 @@
 package device
 
 // This file handles class node. metalplug offers a device of this class only if a rule selects the device. A rule can select any
-// device that has a node and belongs to no other class, such as a serial adapter, a camera, /dev/kvm, a VFIO group, a DSA or IAA
-// work queue, or a disk. group.go handles sets of nodes that form one device.
+// device that has a node and does not belong to another class, such as a serial adapter, a camera, /dev/kvm, a VFIO group, a DSA
+// or IAA work queue, or a disk. group.go handles sets of nodes that form one device.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -35,7 +35,7 @@ import (
 )
 
 // Generic is the class for any device that has a device node. Other classes select their devices with the field Match, but the
-// devices of this class are selected by the rules of the configuration.
+// devices of this class are selected by the configured rules.
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",

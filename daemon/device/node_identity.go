@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// nodeID derives an ID from the most reliable identity that is known.
+// nodeID derives an ID from the most reliable known identity.
 func nodeID(h *Host, u udev.Device) string {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the group's number depends on the order of discovery
@@ -47,8 +47,8 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf returns the ID of a node. The ID consists of the identity of the device, and of a part that distinguishes the node
-// from the device's other nodes.
+// nodeIDOf returns the ID of a node. The ID consists of the device's identity and a part that distinguishes the node from the
+// device's other nodes.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
 	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {
@@ -62,7 +62,7 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 
 // nodeMember returns a text that distinguishes a node from the other nodes of the same device. The text contains a number if a
 // device can have several nodes of this kind, such as partitions, ports of a serial adapter or nodes of a camera. For other
-// nodes, the text is the name of the kind, or empty.
+// nodes, the text is the kind's name, or empty.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -95,8 +95,8 @@ func hidParent(u udev.Device) string {
 }
 
 // hidIdentity returns the identity of the HID device of a hidraw node, or nil. Most versions of udev provide no identity for HID
-// devices, because they have no rule for these devices. The identity consists of the bus, vendor, product, serial number or port,
-// and interface.
+// devices, because they have no rule for them. The identity consists of the bus, vendor, product, serial number or port, and
+// interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidParent(u)
 	if above == "" {

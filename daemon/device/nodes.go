@@ -79,7 +79,7 @@ func (r *recipe) addDRM(function string, names ...string) {
 }
 
 // linksIn returns udev's links to the node of u in directories with one of the given names, such as "by-id". The links are in the
-// order of these names.
+// same order as these names.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {
@@ -92,12 +92,12 @@ func linksIn(u udev.Device, directories ...string) []string {
 	return links
 }
 
-// This part checks whether a container can still use its devices after "systemctl daemon-reload".
+// This part checks whether a container can still use its devices after a "systemctl daemon-reload".
 //
 // Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or /dev/block/MAJOR:MINOR.
 // The runtimes omit a node if this link does not exist (opencontainers/cgroups, devices/systemd.go). The runtimes also set the
-// kernel's device rules directly, so the node works until systemd applies its own list. From then on, the container cannot open
-// the node. udevd creates this link for each device that it knows. udevd does not know a device whose node a vendor's program has
+// kernel's device rules directly, so the node works until systemd applies its own list, after which the container can no longer
+// open it. udevd creates this link for each device that it knows. udevd does not know a device whose node a vendor's program has
 // created, so this node has no link.
 
 // reloadWarning returns a warning that lists the nodes without the link that systemd needs. reloadWarning returns "" if all nodes

@@ -18,17 +18,17 @@ package device
 // Nodes: a container gets /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. A rule can also request
 // /dev/ngXnY, for which metalplug's udev rule creates the link (udev/60-metalplug.rules). Partitions are never offered. Since
 // Linux 6.2, a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the partition flag).
-// A container never gets /dev/nvmeX. To give a container a whole controller, use class node and offer the VFIO group of the
-// controller.
+// A container never gets /dev/nvmeX. To give a container a whole controller, use class node and offer the controller's VFIO
+// group.
 //
 // Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block, queue/zoned).
-// metalplug offers such a namespace only if the rule matches ATTR{queue/zoned}.
+// metalplug offers it only if the rule matches ATTR{queue/zoned}.
 //
 // With native multipathing, several controllers may reach a namespace. The namespace is then a disk below its subsystem, and has
 // no PCI parent. The paths to this disk are hidden disks, which have no node and are never subjects.
 //
 // Reset: metalplug resets the controller of a namespace if the controller has no other namespace. The reset takes 0.1 s. During
-// this time, I/O to the namespace waits. The configuration of the resource selects the erase method. See daemon/reset.
+// this time, I/O to the namespace waits. The resource configuration selects the erase method. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
 // device nodes.
@@ -45,7 +45,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NVMe is the class of blank and unused NVMe namespaces. Each namespace is a device.
+// NVMe is the class of NVMe namespaces that are blank and unused. Each namespace is a device.
 var NVMe = Class{
 	Name:  NVMeName,
 	Doc:   "NVMe namespaces",
@@ -130,7 +130,7 @@ func nvmeWritable(h *Host, d Device) error {
 	return nil
 }
 
-// nvmeReach returns an error for a namespace on a network, because other hosts may use this namespace.
+// nvmeReach returns an error for a namespace on a network, because other hosts may use it.
 func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")

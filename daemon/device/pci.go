@@ -2,15 +2,15 @@
 
 package device
 
-// This file contains the health checks that apply to all PCI hardware. The checks find out whether a function answers, and
-// examine the function's error counters and link width.
+// This file contains the health checks for all PCI hardware. They check whether a function answers, and examine its error
+// counters and link width.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts without access to the hardware);
 // drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
 // A fatal error means that the link was unreliable and that data was lost. A nonfatal error causes a warning, and the device
-// stays healthy. A nonfatal error may show only that a function does not support a request. From all other nonfatal errors, the
-// driver can recover. If the recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
+// stays healthy. Such an error may mean only that a function does not support a request. The driver can recover from all other
+// nonfatal errors. If the recovery fails, the kernel reports this (mark.go). Corrected errors are normal.
 //
 // A link causes a warning if it has fewer lanes than both of its ends support, because its contacts may be worn or dirty. The
 // link speed is not checked, because an idle link runs at a lower speed (ASPM).
@@ -33,7 +33,7 @@ const (
 	NonfatalErrors = "aer_dev_nonfatal"
 )
 
-// Counter is the number of errors that the kernel has counted for a piece of hardware since its discovery.
+// Counter is the number of errors that the kernel has counted for a piece of hardware since the kernel discovered it.
 type Counter struct {
 	SysPath string // sysfs path of the hardware
 	Name    string // name of the attribute
@@ -42,7 +42,7 @@ type Counter struct {
 }
 
 // Mark returns the mark for a counter that has increased. The parameter "before" is the earlier value. Only a fresh start clears
-// the mark, see [Mark]. The reason contains the increase, rounded down to a power of ten, so that most further errors do not
+// the mark (see [Mark]). The reason contains the increase, rounded down to a power of ten, so that most later errors do not
 // change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
@@ -56,8 +56,8 @@ func (c Counter) Mark(before uint64) Mark {
 	return Mark{SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal, Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name)}
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if any function does not answer
-// and the class needs all functions.
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers. If the class needs all functions,
+// the device is unhealthy as soon as one of them does not answer.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
@@ -103,12 +103,12 @@ func errorCounters(h *Host, function string) []Counter {
 	return counters
 }
 
-// maxLinkWidth is the maximum number of lanes of a link. current_link_width shows a higher number if the function does not
+// maxLinkWidth is the maximum number of lanes in a link. current_link_width shows a higher number if the function does not
 // answer, and 0 if the function has no link.
 const maxLinkWidth = 32
 
 // linkWarning returns a warning if a link has fewer lanes than both of its ends support. The ends are the function and the bridge
-// above it. A card with more lanes than its slot is normal.
+// above it. It is normal for a card to have more lanes than its slot.
 func linkWarning(h *Host, function string) string {
 	if h.isSuspended(function) {
 		return ""
@@ -145,8 +145,8 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// isSuspended reports whether a PCI function is suspended. A read of its configuration space would wake the bridge above the
-// function. A function in D3cold would also wake (pci_config_pm_runtime_get in drivers/pci/pci.c).
+// isSuspended reports whether a PCI function is suspended. Reading its configuration space would wake the bridge above the
+// function. A function in D3cold would wake too (pci_config_pm_runtime_get in drivers/pci/pci.c).
 func (h *Host) isSuspended(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"

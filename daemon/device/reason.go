@@ -13,7 +13,7 @@ import (
 var (
 	// ErrGone means that the hardware is no longer present.
 	ErrGone = sysfs.ErrGone
-	// ErrExcluded means that containers must not get the device in its present state. For example, the device is read-only or
+	// ErrExcluded means that containers must not get the device in its current state. For example, the device is read-only or
 	// assigned to virtual machines, or its parts are offered instead. A rule cannot overrule this reason.
 	ErrExcluded = errors.New("not for containers")
 	// ErrByName means that containers do not need this kind of device, such as the display adapter of a management controller. A
@@ -36,24 +36,24 @@ var (
 	ErrPart = errors.New("a part")
 )
 
-// OnlyInUse reports whether use or data is the only reason for not offering a device.
+// OnlyInUse reports whether a device is not offered only because it is in use or contains data.
 func OnlyInUse(err error) bool {
 	used := errors.Is(err, ErrInUse) || errors.Is(err, ErrData)
 	return used && !isUnsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
 }
 
-// OnlyData reports whether data is the only reason for not offering a disk, so that the host does not use the disk.
+// OnlyData reports whether a disk is not offered only because it contains data. In that case, the host does not use the disk.
 func OnlyData(err error) bool {
 	return errors.Is(err, ErrData) && OnlyInUse(err) && !errors.Is(err, ErrInUse)
 }
 
-// OnlyUnanswered reports whether a missing answer from a helper is the only reason for not offering a disk.
+// OnlyUnanswered reports whether a disk is not offered only because a helper has not answered.
 func OnlyUnanswered(err error) bool {
 	known := isUnsuited(err) || errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrGone)
 	return errors.Is(err, ErrUnanswered) && !known
 }
 
-// isUnsuited reports whether the device is not offered because of its kind, and not because of its state.
+// isUnsuited reports whether the device is not offered because of its kind rather than its state.
 func isUnsuited(err error) bool {
 	return errors.Is(err, ErrExcluded) || errors.Is(err, ErrTwin) || errors.Is(err, ErrByName)
 }

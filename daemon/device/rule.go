@@ -17,8 +17,8 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are names of udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns
-// for [udev.Glob]. If the device lacks a property, it inherits the property that the kernel reports for the nearest parent. For
+// The keys of Match and Exclude are names of udev properties, or "ATTR{name}" for a sysfs attribute. The values are patterns for
+// [udev.Glob]. If the device lacks a property, it inherits the property that the kernel reports for the nearest parent. For
 // example, a rule can match PCI_SLOT_NAME for an InfiniBand device, and DRIVER for an NVMe namespace. The key "METALPLUG_ID"
 // stands for the ID of the device. The key "METALPLUG_PART" stands for the name of a part of a device, and never matches a whole
 // device.
@@ -33,11 +33,11 @@ type Rule struct {
 	Bundle     *Members          // the members of a bundle, or nil; only for class bundle
 	Nodes      string            // [NVMeBlock], [NVMeGeneric] or [NVMeBoth], or empty for NVMeBlock; only for class nvme
 
-	// Scrub is the method by which a disk is erased between two pods. Scrub is empty if disks are not erased. Scrub is
-	// [ScrubUnset] if no configuration file sets a method. A rule that sets Scrub does not offer a node for a part of a disk,
-	// because metalplug can erase only whole disks.
+	// Scrub is the method that erases a disk between two pods. Scrub is empty if disks are not erased. Scrub is [ScrubUnset] if no
+	// configuration file sets a method. A rule that sets Scrub does not offer a node for a part of a disk, because metalplug can
+	// erase only whole disks.
 	Scrub string
-	// ErasedAtStart means that the data of the previous pod is erased before a container gets the device.
+	// ErasedAtStart means that the previous pod's data is erased before a container gets the device.
 	ErasedAtStart bool
 	// ClearedAtRelease means that a device is reset or erased after its last pod ends, and is not offered until then.
 	ClearedAtRelease bool
@@ -65,8 +65,8 @@ type decision struct {
 	err  error // why the rule does not take the device, or nil
 }
 
-// tryRules returns the first rule of the device's class that takes the device d, or nil, and the decisions of all rules that were
-// tried. tryRules skips rules with a group, because they do not take single devices.
+// tryRules returns the first rule of the device's class that takes the device d, or nil, and also the decisions of all rules that
+// were tried. tryRules skips rules with a group, because they do not take single devices.
 func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 	for i := range rules {
 		r := &rules[i]
@@ -82,8 +82,8 @@ func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 	return nil, tries
 }
 
-// ruleFor returns the first rule that takes the device d. If no rule takes the device, ruleFor returns an error that explains for
-// each rule of the class why the rule does not match.
+// ruleFor returns the first rule that takes the device d. If no rule takes the device, ruleFor returns an error that explains why
+// each of the class's rules does not match.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	taker, tries := tryRules(h, rules, d)
 	if taker != nil {
@@ -157,8 +157,7 @@ func (r *Rule) overrule(err error) error {
 	return nil
 }
 
-// byName reports whether the rule selects devices by a slot, hardware ID, driver or node, with a pattern that contains no
-// wildcards.
+// byName reports whether the rule selects devices by a slot, hardware ID, driver or node, with a pattern without wildcards.
 func (r *Rule) byName() bool {
 	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {
 		if value, ok := r.Match[key]; ok && !strings.ContainsAny(value, "*?[") {
@@ -203,7 +202,7 @@ func (h *Host) parents(u udev.Device) iter.Seq[string] {
 	return sysfs.Up(path.Dir(u.SysPath))
 }
 
-// AttrKey returns the name of the attribute from a key of the form "ATTR{name}".
+// AttrKey returns the attribute name from a key of the form "ATTR{name}".
 func AttrKey(key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, "ATTR{")
 	if !ok {

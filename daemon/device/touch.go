@@ -13,21 +13,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Touch contains the functions that need access to the node of a device. The daemon may not open nodes, so these functions call
-// the helpers. With a recording, there is no real hardware, and the functions are nil. Each function blocks until it has an
-// answer or ctx ends, and is safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of ctx.
+// Touch contains the functions that need access to a device's node. The daemon may not open nodes, so these functions call the
+// helpers. If the hardware is simulated from a recording, the functions are nil. Each function blocks until it has an answer or
+// ctx ends, and is safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of ctx.
 type Touch struct {
-	// Probe returns the content of a disk, and the health that the disk reports. Probe writes nothing. If a pod holds the disk,
-	// Probe neither reads the disk nor opens it exclusively, because the pod's own exclusive open could then fail. The error is
-	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if the helper does not answer in time.
+	// Probe returns a disk's content and the health that the disk reports. Probe writes nothing. If a pod holds the disk, Probe
+	// neither reads the disk nor opens it exclusively, because the pod's own exclusive open could then fail. The error is [ErrInUse]
+	// if the host uses the disk, and [ErrUnanswered] if the helper does not answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Report, error)
-	// Survey reads a disk from an offset. Survey stops at the first block with data, at the end of the disk, or at the deadline
-	// of ctx. Survey changes nothing, and returns the same errors as Probe.
+	// Survey reads a disk from an offset. Survey stops at the first block with data, at the end of the disk, or at the deadline of
+	// ctx. Survey changes nothing and returns the same errors as Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
 	// Prepare makes a device ready for its next container. Prepare first resets the device, and then erases the disk or verifies
-	// that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
-	// data that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may have erased the disk,
-	// and another process may have written to the disk since then.
+	// that the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains data
+	// that must not be erased. After ErrInUse, the disk is unchanged. After ErrForeign, metalplug may already have erased the disk,
+	// and another process may have written to it since then.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
 	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host. If there is no answer,
 	// Holders returns an error after at most 20 seconds.
@@ -49,27 +49,27 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// LooksBlank reports whether a fingerprint is that of a disk on which the quick check found no data. The disk may contain data in
-// blocks that the quick check does not read.
+// LooksBlank reports whether a fingerprint belongs to a disk on which the quick check found no data. The disk may still contain
+// data in blocks that the quick check does not read.
 func LooksBlank(fingerprint string) bool {
 	return strings.HasSuffix(fingerprint, ":"+strings.Repeat("0", 32))
 }
 
-// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up, and must
-// still have time to report its last step.
+// AnswerTime is the time reserved for a helper's answer. A helper may notice late that its time is up, and must still have time
+// to report its last step.
 const AnswerTime = 4 * time.Second
 
 // Target describes a device so that a helper can find and verify it. Helpers cannot work on a device without a target. A request
-// to metalplug-reset includes only the fields that have a name in JSON.
+// to metalplug-reset includes only the fields that have a JSON name.
 type Target struct {
 	Class   string `json:"class"`
 	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
 	Disk    bool   `json:"-"`       // the device has content that can be read and erased
 	Sole    bool   `json:"-"`       // only one pod, or one process of this host, may have the device open at a time
-	// Identity lists the attributes of the device, and the values that they must have. White space around a value is ignored.
+	// Identity lists the device's attributes and the values that they must have. White space around a value is ignored.
 	Identity []Attribute `json:"identity,omitempty"`
-	// Auto is the automatic reset method for the current state of the device, or empty. An automatic reset keeps the driver
-	// bound, and affects no other device.
+	// Auto is the automatic reset method for the current state of the device, or empty. An automatic reset keeps the driver bound
+	// and affects no other device.
 	Auto string `json:"-"`
 	// Siblings are the sysfs paths of other disks that a reset affects.
 	Siblings []string `json:"-"`
@@ -77,12 +77,12 @@ type Target struct {
 	// it. A helper refuses to erase other data and returns [ErrForeign]. A probe reads the same blocks again, so that the daemon
 	// can compare the fingerprints.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data
-	// was written since then, the disk is not erased. Written is nil if the value is unknown.
+	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data has
+	// been written since then, the disk is not erased. Written is nil if the value is unknown.
 	Written *uint64 `json:"written,omitempty"`
 	Offered bool    `json:"-"` // the disk is offered with any content; a probe opens the disk exclusively, but does not read it
-	// Together lists the disks that are reset together with this one, and that no pod holds. The helper checks each of these
-	// disks in the same way as this device. The helper refuses the request if the list does not contain all affected disks.
+	// Together lists the disks that are reset together with this device, and that no pod holds. The helper checks each of these
+	// disks in the same way as the device. The helper refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
 	// Pods lists the known UIDs of the pods that have held the disk. If a process of these pods cannot be inspected, the helper
 	// must assume that the process has the disk open.
@@ -106,8 +106,7 @@ func (t *Target) identity() []Attribute {
 }
 
 // Appearance returns the number that the kernel assigns to a disk when the disk appears (diskseq, since Linux 5.15). If the same
-// disk appears again, it gets a new number. The kernel counts from 1 after each boot. The result is empty if the number is
-// unknown.
+// disk reappears, it gets a new number. The kernel counts from 1 after each boot. The result is empty if the number is unknown.
 func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
 // Medium returns the identity of the disk itself, which is the same in any slot and machine. The result is empty for a disk that
@@ -143,7 +142,7 @@ type Attribute struct {
 }
 
 // Holder is a process that has a node open, or stands for a pod whose processes could not be inspected. Such a pod may have any
-// of the nodes open that the kubelet gave it.
+// node open that the kubelet gave it.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
@@ -155,10 +154,10 @@ type Holder struct {
 type Report struct {
 	// Content describes the data on the disk in words, for example "ext4". Content is empty for a blank disk.
 	Content string `json:"content,omitempty"`
-	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] reads the same blocks, so the two
+	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] reads the same blocks, so that the two
 	// fingerprints can be compared. Fingerprint is empty if the disk was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Claimed means that the kernel refuses to open the disk exclusively, although nothing else shows that the disk is in use.
+	// Claimed means that the kernel refuses to open the disk exclusively, even though nothing else shows that the disk is in use.
 	// Only a probe sets this field.
 	Claimed bool   `json:"claimed,omitempty"`
 	Smart   Smart  `json:"smart,omitzero"`   // only for a probe of an NVMe namespace
@@ -176,11 +175,11 @@ type Report struct {
 // Work is the task for [Touch].Prepare, which resets a device before it erases anything.
 type Work struct {
 	Resource string `json:"resource,omitempty"` // the helper checks that the configuration of this resource permits the work
-	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" selects one
-	// of the methods in the attribute reset_method.
+	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr", for example, selects
+	// the method "flr" from the PCI function's attribute reset_method.
 	Method string `json:"method,omitempty"`
 	Scrub  string `json:"scrub,omitempty"`  // erase method, such as "discard", or empty; an erasure requires Tenant or ByHand
-	Tenant bool   `json:"tenant,omitempty"` // a pod on this node left the content of the disk
+	Tenant bool   `json:"tenant,omitempty"` // the disk's content was left by a pod on this node
 	Blank  bool   `json:"-"`                // the disk must be blank
 	// ByHand means that the operator has ordered the work. The helper then also erases data that no pod wrote, and the
 	// signatures of volume managers, RAID, LUKS, ZFS and Ceph.
@@ -227,8 +226,8 @@ func (s Smart) problems(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// setTarget records the target of the inspected device. The target contains the identity of the device, so that no replacement of
-// the device matches the target.
+// setTarget records the target of the inspected device. The target contains the identity of the device, so that a replacement
+// device does not match the target.
 func (s *Sighting) setTarget(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
@@ -266,7 +265,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	case err != nil && mayBeUsed: // the resource allows disks in use, so the disk need not be blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
 		s.Offer, s.claimed = joinErrors(s.Offer, err), reading.Claimed
-	case known && (err == nil || errors.Is(err, ErrUnanswered)): // the data that udev found is a sufficient reason
+	case known && (err == nil || errors.Is(err, ErrUnanswered)): // the data that udev found is reason enough
 	case err != nil && !n.Held:
 		s.Offer = joinErrors(s.Offer, incompletef("metalplug cannot prove that the disk is empty: %w", err))
 	case reading.Content != "":
@@ -282,7 +281,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	s.warn(reading.Smart.problems(false))
 }
 
-// identity returns those of the given attributes that exist and are not empty. These attributes form the identity of a target.
+// identity returns the given attributes that exist and are not empty. These attributes form the identity of a target.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {
@@ -320,8 +319,8 @@ func portTarget(h *Host, d Device) *Target {
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: "dfl-port", Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
-// functionTarget returns the target for a PCI function. The identity consists of the PCI IDs of the function, and of the ID that
-// the hardware reports, if any.
+// functionTarget returns the target for a PCI function. The identity consists of the function's PCI IDs and the ID that the
+// hardware reports, if any.
 func functionTarget(h *Host, d Device) *Target {
 	return &Target{
 		Class: d.Class.Name, SysPath: d.SysPath,

@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles devices over which a kernel driver gives a process complete control. These devices are VFIO groups and
-// devices, and the work queues of DSA and IAA.
+// This file handles devices whose kernel driver gives a process complete control of the hardware. These devices are VFIO groups
+// and devices, and DSA and IAA work queues.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -71,16 +71,16 @@ func vfioViable(h *Host, u udev.Device) error {
 	return joinErrors(reasons...)
 }
 
-// noIOMMU is the prefix in the name of a group that has no IOMMU (vfio_noiommu, which taints the kernel).
+// noIOMMU is the prefix of the name of a group that has no IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
 // vfioCompanions maps a subsystem to the node that a VFIO group or device needs in addition to its own node. /dev/vfio/vfio is
 // the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
-// nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all its functions.
-// The group can be reset only if each of its devices is a PCI function that can be reset separately. Only such a function has the
-// attribute "reset" (pci_dev_reset_attr_is_visible).
+// nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all of its
+// functions. The group can be reset only if each of its devices is a PCI function that can be reset separately. Only such a
+// function has the attribute "reset" (pci_dev_reset_attr_is_visible).
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
@@ -102,8 +102,8 @@ func nodeAuto(h *Host, d Device) string {
 	return "vfio"
 }
 
-// queueOf returns the sysfs path of the work queue to which a DSA or IAA node belongs. For example, queueOf returns
-// .../dsa0/wq0.1 for .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). queueOf returns "" for other nodes.
+// queueOf returns the sysfs path of the work queue that a DSA or IAA node belongs to. For example, queueOf returns .../dsa0/wq0.1
+// for .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). queueOf returns "" for other nodes.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
 		return ""
@@ -111,7 +111,7 @@ func queueOf(u udev.Device) string {
 	return path.Dir(u.SysPath)
 }
 
-// queueReady returns an error if u is a work queue of DSA or IAA that a process cannot use. queueReady returns nil if u is not a
+// queueReady returns an error if u is a DSA or IAA work queue that a process cannot use. queueReady returns nil if u is not a
 // work queue.
 func queueReady(h *Host, u udev.Device) error {
 	queue := queueOf(u)
