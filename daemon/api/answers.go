@@ -166,7 +166,7 @@ type EventCounts struct {
 	Overwritten uint64 `json:"kernelLogOverwritten"` // number of times that lines of the kernel log were lost
 }
 
-// Refusal records that a container did not get its devices.
+// Refusal records that metalplugd refused a call of the kubelet for a container or a claim.
 type Refusal struct {
 	Time     time.Time `json:"time"`     // time of the last refusal, if there were several
 	Resource string    `json:"resource"` // the resource that the container requested, or the claim
@@ -220,12 +220,17 @@ type Registration struct {
 	Held      string `json:"heldBack,omitempty"` // why the resource is held back, or empty
 }
 
-// CordonedDevice describes a cordoned device.
-type CordonedDevice struct {
-	Device   string `json:"device"`
-	Resource string `json:"resource"` // empty if the device is not offered
-	Cordon
+// Cordon contains the reason, the user and the time of a cordon.
+type Cordon struct {
+	Reason string    `json:"reason"`
+	UID    uint32    `json:"uid"`            // uid of the client as reported by the kernel
+	User   string    `json:"user"`           // user name of that uid, or empty
+	Login  string    `json:"login"`          // login name that the client sent, or empty
+	Since  time.Time `json:"since,omitzero"` // zero if the saved state was lost
 }
+
+// Unexplained is the reason for a cordon if the operator gave none.
+const Unexplained = "by the operator"
 
 // By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because every
 // user of sudo is root.
@@ -240,18 +245,6 @@ func (c *Cordon) By() string {
 	return name
 }
 
-// Unexplained is the reason for a cordon if the operator gave none.
-const Unexplained = "by the operator"
-
-// Cordon contains the reason, the user and the time of a cordon.
-type Cordon struct {
-	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`            // uid of the client as reported by the kernel
-	User   string    `json:"user"`           // user name of that uid, or empty
-	Login  string    `json:"login"`          // login name that the client sent, or empty
-	Since  time.Time `json:"since,omitzero"` // zero if the saved state was lost
-}
-
 // Same reports whether two cordons have the same content. Either cordon may be nil.
 func (c *Cordon) Same(other *Cordon) bool {
 	if c == nil || other == nil {
@@ -260,6 +253,13 @@ func (c *Cordon) Same(other *Cordon) bool {
 	a, b := *c, *other
 	a.Since, b.Since = time.Time{}, time.Time{}
 	return a == b && c.Since.Equal(other.Since)
+}
+
+// CordonedDevice describes a cordoned device.
+type CordonedDevice struct {
+	Device   string `json:"device"`
+	Resource string `json:"resource"` // empty if the device is not offered
+	Cordon
 }
 
 // Answer explains why a device is or is not offered. Answer lists the steps in the order in which metalplugd decides. The first
