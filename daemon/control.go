@@ -25,9 +25,9 @@ func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.preview != nil, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
 		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // has no helpers, so no request can open a device node
-		Standing:  d.registrations,
-		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreignIDs(counted) },
-		Unwritten: d.listUnwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
+		Registrations: d.registrations,
+		Foreign:       func(counted map[string][]string) map[string]string { return d.endpoints.foreignIDs(counted) },
+		Unwritten:     d.listUnwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
 		Prepare: d.claims.Prepare, Unprepare: d.claims.Unprepare,
 	})
 }

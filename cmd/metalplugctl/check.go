@@ -189,7 +189,7 @@ type matchedDevice struct {
 // matchResources assigns all devices to the resources, in the order of the configuration. The devices are those of the node or of
 // the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
-	devices, host, done, err := openSource(c)
+	devices, host, done, err := listHardware(c)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -55,7 +55,7 @@ func previewCommand() *cobra.Command {
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		c, _ := config.Load(*file) // if the file has errors, the shell completes no recording
+		c, _ := config.Load(*file) // if the file has errors, the shell completes no resource
 		for _, r := range c.Resources {
 			names = append(names, r.Name)
 		}
@@ -140,9 +140,9 @@ func (p *preview) selectMachine(recorded string) error {
 	return err
 }
 
-// openSource returns the devices from the source that a configuration selects. The result "done" is a function that removes the
+// listHardware returns the devices from the source that a configuration selects. The result "done" is a function that removes the
 // temporary files.
-func openSource(c config.Config) (devices []udev.Device, h *device.Host, done func(), err error) {
+func listHardware(c config.Config) (devices []udev.Device, h *device.Host, done func(), err error) {
 	if c.Hardware.Recording == "" {
 		devices, err = udev.Enumerate()
 		return devices, &device.Host{Tree: sysfsOf(c)}, func() {}, err

@@ -92,11 +92,11 @@ func health(healthy bool) string {
 
 // resources returns the configured resources, with the number of devices in each state.
 func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
-	standing, all := s.Standing(), []api.Resource{}
+	registrations, all := s.Registrations(), []api.Resource{}
 	for _, r := range s.Config.Load().Resources {
 		shown := api.Resource{
 			Name: r.Name, Class: r.Class, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional, Serve: cmp.Or(r.Serve, config.ServePlugin),
-			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Registration: standing[r.Name],
+			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Registration: registrations[r.Name],
 		}
 		count(&shown.Totals, snapshot.Offer(r.Name))
 		for _, d := range snapshot.Others {

@@ -86,9 +86,9 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Unprepare(r.Context(), uid) })
 }
 
-// perform is like the function [perform], but also logs errors, and records refusals for the operator. It first waits for the first snapshot, because devices of the
-// last run may be missing before that. If metalplugd is stopping, perform closes the connection without an answer, so that the
-// client repeats its request.
+// perform is like the function [perform], but also logs errors, and records refusals for the operator. perform first waits for the
+// first snapshot, because devices of the last run may be missing before that. If metalplugd is stopping, perform closes the
+// connection without an answer, so that the client repeats its request.
 func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
 	perform(w, cmp.Or(invalid, checkClaim(uid, ask)), func() (any, error) {

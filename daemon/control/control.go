@@ -87,7 +87,7 @@ type Options struct {
 	Host      *device.Host // must have no helpers, because a request that changes nothing must not open a device node
 	Log       *slog.Logger
 
-	Standing func() map[string]api.Registration // registration state of each resource
+	Registrations func() map[string]api.Registration // registration state of each resource
 	// Foreign returns, for each resource, an ID that the kubelet counts but metalplugd does not offer.
 	Foreign   func(counted map[string][]string) map[string]string
 	Unwritten func() []string // files that cannot be written, with the reasons
@@ -166,7 +166,8 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of refusals that are recorded.
 const maxRefusals = 16
 
-// recordRefusal records that a container did not get its devices. A repetition of the last refusal replaces it.
+// recordRefusal records that metalplugd refused a call of the kubelet for a container or a claim. A repetition of the last refusal
+// replaces it.
 func (s *Server) recordRefusal(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()

@@ -75,7 +75,7 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	o := control.Options{
 		Version: "1.2", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log, Source: b.machine,
 		Config: new(atomic.Pointer[config.Config]), Unwritten: func() []string { return nil },
-		Standing: func() map[string]api.Registration {
+		Registrations: func() map[string]api.Registration {
 			return map[string]api.Registration{resource: {Registered: true, Connected: true}}
 		},
 	}

@@ -78,11 +78,11 @@ func missedEvents(sent, newest uint64, took time.Duration) []api.Event {
 // data with the newest one.
 type follower struct {
 	*Server
-	snapshot  *inventory.Snapshot // the snapshot of the events that were sent last
-	standing  map[string]api.Registration
-	reload    api.Configuration
-	changes   <-chan struct{} // closed when there is a new snapshot
-	resources <-chan struct{} // closed after any other change
+	snapshot      *inventory.Snapshot // the snapshot of the events that were sent last
+	registrations map[string]api.Registration
+	reload        api.Configuration
+	changes       <-chan struct{} // closed when there is a new snapshot
+	resources     <-chan struct{} // closed after any other change
 }
 
 // look returns the events since the last call. The first call returns nil.
@@ -90,13 +90,13 @@ func (f *follower) look() (events []api.Event) {
 	last := *f
 	f.resources = f.next()
 	f.snapshot, f.changes = f.Inventory.Snapshot()
-	f.standing, f.reload = f.Standing(), f.configuration()
+	f.registrations, f.reload = f.Registrations(), f.configuration()
 	if last.snapshot == nil {
 		return nil
 	}
 	events = difference(last.snapshot, f.snapshot, f.heldBy())
-	for _, name := range slices.Sorted(maps.Keys(f.standing)) {
-		if is := f.standing[name].Connected; is != last.standing[name].Connected {
+	for _, name := range slices.Sorted(maps.Keys(f.registrations)) {
+		if is := f.registrations[name].Connected; is != last.registrations[name].Connected {
 			events = append(events, api.Event{Event: map[bool]string{true: "connected", false: "disconnected"}[is], Resource: name})
 		}
 	}

@@ -66,7 +66,7 @@ func (s *stream) next(want string) {
 func TestEvents(t *testing.T) {
 	var connected atomic.Bool
 	b := start(t, widget("widget0", "A"), func(o *control.Options) {
-		o.Standing = func() map[string]api.Registration {
+		o.Registrations = func() map[string]api.Registration {
 			return map[string]api.Registration{resource: {Connected: connected.Load()}}
 		}
 	})

@@ -114,7 +114,7 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	<-inv.Ready()
 	return New(Options{
 		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
-		Standing: func() map[string]api.Registration { return nil }, Unwritten: func() []string { return nil },
+		Registrations: func() map[string]api.Registration { return nil }, Unwritten: func() []string { return nil },
 		Foreign:   func(map[string][]string) map[string]string { return nil },
 		Prepare:   func(context.Context, api.ClaimRef, api.Claim) (p api.Prepared, err error) { return p, nil },
 		Unprepare: func(context.Context, string) error { return nil },

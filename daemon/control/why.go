@@ -241,7 +241,7 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is no longer configured: metalplugd removes the resource once no pod holds its devices"
 	if r, ok := q.config.Resource(resource); ok {
-		text, connected = api.Resource{Serve: r.Serve, Registration: q.Standing()[resource]}.KubeletState()
+		text, connected = api.Resource{Serve: r.Serve, Registration: q.Registrations()[resource]}.KubeletState()
 	}
 	add(x, "kubelet", resource, connected, text)
 	return connected

@@ -200,14 +200,14 @@ type Smart struct {
 // probeLimit is the maximum duration of a probe. A disk that needs more time to read 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// problems describes the problems that a disk reports. If the parameter "sick" is true, the text contains the problems that make
-// a disk unhealthy, and otherwise those of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
+// problems describes the problems that a disk reports. If the parameter "unhealthy" is true, the text contains the problems that
+// make a disk unhealthy, and otherwise those of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
 // 207, as in nvme.h of libnvme.
-func (s Smart) problems(sick bool) string {
+func (s Smart) problems(unhealthy bool) string {
 	var all []string
 	for bit, problem := range []struct {
-		sick bool
-		text string
+		unhealthy bool
+		text      string
 	}{
 		{false, fmt.Sprintf("SMART: %d %% of the spare blocks are left", s.Spare)},
 		{false, fmt.Sprintf("SMART: the temperature is %d °C", s.Temperature)},
@@ -216,11 +216,11 @@ func (s Smart) problems(sick bool) string {
 		{true, "SMART: the backup device of the volatile memory has failed"},
 		{true, "SMART: the persistent memory region is unreliable"},
 	} {
-		if s.Warning&(1<<bit) != 0 && problem.sick == sick {
+		if s.Warning&(1<<bit) != 0 && problem.unhealthy == unhealthy {
 			all = append(all, problem.text)
 		}
 	}
-	if s.Known && s.Used >= 100 && !sick {
+	if s.Known && s.Used >= 100 && !unhealthy {
 		all = append(all, fmt.Sprintf("SMART: %d %% of the rated life is used", s.Used))
 	}
 	return strings.Join(all, "; ")
@@ -275,8 +275,8 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if err == nil && !n.Held {
 		s.Fingerprint, s.Asked, s.Blank, s.Size = reading.Fingerprint, target.Fingerprint, reading.Content == "", reading.Size
 	}
-	if sick := reading.Smart.problems(true); sick != "" {
-		s.Health = joinErrors(s.Health, errors.New(sick))
+	if problems := reading.Smart.problems(true); problems != "" {
+		s.Health = joinErrors(s.Health, errors.New(problems))
 	}
 	s.warn(reading.Smart.problems(false))
 }

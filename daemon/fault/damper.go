@@ -19,7 +19,7 @@ const (
 // method Until may be called on nil.
 type Damper struct {
 	failures     []time.Time // times of the failures within failureWindow
-	sick         bool
+	unhealthy    bool
 	last         string    // reason for the last failure
 	healthySince time.Time // when the device became healthy again
 	flapping     bool      // set if the device has failed too often
@@ -29,17 +29,17 @@ type Damper struct {
 // Observe returns the reason. Repeated calls with the same state have no further effect.
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
-	case reason != "" && !d.sick:
+	case reason != "" && !d.unhealthy:
 		d.failures = append(d.failures, now)
 		for now.Sub(d.failures[0]) > failureWindow {
 			d.failures = d.failures[1:]
 		}
 		d.flapping = d.flapping || len(d.failures) >= failureLimit
-	case reason == "" && d.sick:
+	case reason == "" && d.unhealthy:
 		d.healthySince = now
 	}
-	d.sick = reason != ""
-	if d.sick {
+	d.unhealthy = reason != ""
+	if d.unhealthy {
 		d.last = reason
 		return ""
 	}
@@ -55,7 +55,7 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 // Until returns the time when metalplug trusts the device again. Each failure before that time postpones it. The time is zero if
 // the device is trusted or faulty now.
 func (d *Damper) Until() time.Time {
-	if d == nil || !d.flapping || d.sick {
+	if d == nil || !d.flapping || d.unhealthy {
 		return time.Time{}
 	}
 	return d.healthySince.Add(stablePeriod)

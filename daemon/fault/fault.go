@@ -106,7 +106,7 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 }
 
 // faultsAt returns the faults and warnings of the hardware at a path, from the marks at that path and above it.
-func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
+func (r *Record) faultsAt(sysPath string) (faults, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }
 		switch {
@@ -114,20 +114,20 @@ func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
 		case m.Warning:
 			warnings = append(warnings, m.Reason)
 		default:
-			sick = append(sick, m.Reason)
+			faults = append(faults, m.Reason)
 		}
 	}
-	return sick, warnings
+	return faults, warnings
 }
 
 // Lookup returns the sorted faults and warnings of a device at a sysfs path. The faults and warnings come from the marks for
 // this path and for the PCI functions that lead to the device. The result includes faults of these functions only if needsAll
 // is true or all functions are faulty.
-func (r *Record) Lookup(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
+func (r *Record) Lookup(sysPath string, functions []string, needsAll bool) (faults, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil
 	}
-	sick, warnings = r.faultsAt(sysPath)
+	faults, warnings = r.faultsAt(sysPath)
 	var elsewhere []string
 	for _, function := range functions {
 		reasons, more := r.faultsAt(function)
@@ -138,7 +138,7 @@ func (r *Record) Lookup(sysPath string, functions []string, needsAll bool) (sick
 		}
 		elsewhere = append(elsewhere, reasons...)
 	}
-	return unique(append(sick, elsewhere...)), unique(warnings)
+	return unique(append(faults, elsewhere...)), unique(warnings)
 }
 
 func unique(texts []string) []string {

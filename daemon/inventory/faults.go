@@ -59,14 +59,14 @@ func (l *loop) clearFaults(e *entry) {
 	l.look(e)
 }
 
-// calmLater schedules a new verdict for the time when a flapping device no longer counts as flapping.
-func (l *leases) calmLater(e *entry, now time.Time) {
+// judgeWhenStable schedules a new verdict for the time when a flapping device no longer counts as flapping.
+func (l *leases) judgeWhenStable(e *entry, now time.Time) {
 	until := e.damper.Until()
-	if until.IsZero() || e.calm != nil {
+	if until.IsZero() || e.flapEnd != nil {
 		return
 	}
-	e.calm = l.postLater(until.Sub(now), func(l *loop) {
-		e.calm = nil
+	e.flapEnd = l.postLater(until.Sub(now), func(l *loop) {
+		e.flapEnd = nil
 		l.judgeAgain(e)
 	})
 }

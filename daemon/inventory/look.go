@@ -74,9 +74,9 @@ func (d *disks) note(e *entry) device.Note {
 
 // lastProbe is the last probe that returned a result for a disk. lastProbe is used while newer probes return no result.
 type lastProbe struct {
-	clean bool      // the probe found the disk empty, and no pod has had the disk since
-	sick  error     // the health error that the probe found, or nil
-	since time.Time // time of the first later probe without a result, or zero
+	clean  bool      // the probe found the disk empty, and no pod has had the disk since
+	health error     // the health error that the probe found, or nil
+	since  time.Time // time of the first later probe without a result, or zero
 }
 
 // applyLastProbe returns the sighting. If the new probe has no result, applyLastProbe adds the result of the last probe.
@@ -84,14 +84,14 @@ type lastProbe struct {
 // result is safe, because the disk must be proven empty again before a container starts with it. A disk is not offered until a
 // probe has returned a result.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
-	if s.Unread && s.Health == nil && e.sick != nil {
+	if s.Unread && s.Health == nil && e.health != nil {
 		as := *s
-		as.Health, s = e.sick, &as
+		as.Health, s = e.health, &as
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
 		free := !e.lease.Held() && !e.isBusy() && !e.isOutdated() // if not free, the probe did not read the disk
-		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
+		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, health: s.Health}
 		return s
 	case !e.clean || s.Health != nil:
 		return s

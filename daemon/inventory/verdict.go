@@ -51,7 +51,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 		if !frozen {
 			f.Faults.Flapping = e.damper.Observe(f.HardwareFaults(), now)
 		}
-		l.calmLater(e, now)
+		l.judgeWhenStable(e, now)
 	}
 	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), HeldAs: e.heldAs, Bundle: e.bundle, Claims: e.Claims}
 	if s.Observation = e.observation(); f.Frozen != nil {

@@ -40,11 +40,11 @@ type Store struct {
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
 	// Each caller that waits for a write sends a channel to the writer, which sends the result of the write on it.
-	asked   chan chan error
-	closing chan struct{}     // closed by Close
-	ended   chan struct{}     // closed when the writer has ended
-	onDisk  [sha256.Size]byte // hash of the content that would survive a crash, or zero
-	unkept  atomic.Pointer[error]
+	asked    chan chan error
+	closing  chan struct{}         // closed by Close
+	ended    chan struct{}         // closed when the writer has ended
+	onDisk   [sha256.Size]byte     // hash of the content that would survive a crash, or zero
+	writeErr atomic.Pointer[error] // see [Store.WriteError]
 }
 
 // Open returns the store in a directory. Open creates the directory if necessary. If the directory cannot be created, the daemon
@@ -106,7 +106,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 }
 
 // WriteError returns the error from the last attempt to write, or nil if the attempt succeeded. WriteError does not block.
-func (s *Store) WriteError() error { return *cmp.Or(s.unkept.Load(), new(error)) }
+func (s *Store) WriteError() error { return *cmp.Or(s.writeErr.Load(), new(error)) }
 
 // Flush waits until all states that were passed to Save earlier are on disk. An error comes from the write or from ctx.
 func (s *Store) Flush(ctx context.Context) error {
@@ -156,9 +156,9 @@ func (s *Store) writeAll() {
 			fallthrough
 		case err == nil:
 			unwritten = nil
-			s.unkept.Store(nil)
+			s.writeErr.Store(nil)
 		case last == nil || err.Error() != last.Error():
-			s.unkept.Store(&err)
+			s.writeErr.Store(&err)
 			s.log.Error("state not saved", "err", err)
 		}
 		if asked != nil {
