@@ -180,8 +180,8 @@ var refusedPods = map[string]string{
 	"prepare": "the pod waits in ContainerCreating", "unprepare": "the pod waits in Terminating",
 }
 
-// checkRefused reports the containers that did not get their devices. metalplugd records these containers, because the kubelet
-// reports them only to an API server, as pods with the status UnexpectedAdmissionError.
+// checkRefused reports the containers and claims for which metalplugd refused a call of the kubelet. metalplugd records these
+// refusals, because the kubelet reports them only to an API server.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
 		d.warn("fix the cause; delete a pod in UnexpectedAdmissionError",
