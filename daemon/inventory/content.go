@@ -150,4 +150,5 @@ func (l *leases) noteForeignContent(e *entry, reason string) {
 		l.Log.Warn("disk content changed", "device", e.device.ID, "reason", "metalplug does not erase the disk, because "+reason)
 	}
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
+	l.endEvidence(e, reason) // the event does not end an adoption while the host may use the disk
 }

@@ -70,7 +70,7 @@ func newNode(t *testing.T) *node {
 	n.selects = func() string {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.resources[0]
+		return slices.Concat(n.resources, []string{""})[0]
 	}
 	n.machine = udevtest.New(t, n.text())
 	t.Cleanup(n.end)
