@@ -82,32 +82,32 @@ func unique(texts []string) []string {
 	return all
 }
 
-const introduction = `# The lease of a device
+const introduction = `# A device's lease
 
-Each device has one lease. The lease is the state of the device between two tenants. A tenant is a pod or a claim. Package
+Each device has one lease. The lease is the device's state between two tenants. A tenant is a pod or a claim. The package
 ` + "`daemon/lease`" + ` contains the table below as data, and a test generates this page from the table.
 
 A lease also records:
 
 - whether a tenant has the device, and whether a container of this tenant was started
 - the UIDs of the tenants
-- whether a tenant of this node wrote the content of the disk
+- whether a tenant on this node wrote the disk's content
 - why the last preparation or clean-up failed
 
 metalplugd saves all leases in ` + "`/var/lib/metalplug/state.json`" + `.
 
-The test ` + "`TestExplore`" + ` visits each state of a device that the kubelet, pods, the operator, hardware changes and crashes
-can cause. In each state, the test checks that these statements are true:
+The test ` + "`TestExplore`" + ` visits each device state that the kubelet, pods, the operator, hardware changes and crashes can
+cause. In each state, the test checks that these statements are true:
 
 - metalplug erases a disk only if the data is from a tenant on this node, or if an operator has ordered the erasure.
 - No tenant gets a disk that contains another tenant's data.
-- While the kubelet has allocated a device, the ID of the device stays in the device list.
-- If a container of a pod starts again, metalplug does not erase the data of this pod.
-- After a boot, metalplug treats the content of a disk as a tenant's data only in two cases. Either the content has not changed
+- While the kubelet has allocated a device, the device's ID stays in the device list.
+- If one of a pod's containers starts again, metalplug does not erase the pod's data.
+- After a boot, metalplug treats a disk's content as a tenant's data only in two cases. Either the content has not changed
   since the tenant ended, or the same tenant starts a container with the disk again. If a tenant held a disk when the node went
   down, another machine may have used the disk. If this tenant does not start again, the disk becomes unproven, and the
   operator decides what happens to the disk.
-- A container starts only if the kubelet's checkpoint names the pod of this container.
-- A device in any state can become free, or can reach a state in which the device waits for an operator's order.
+- A container starts only if the kubelet's checkpoint names the container's pod.
+- A device in any state can become free, or can reach a state in which it waits for an operator's order.
 
 `
