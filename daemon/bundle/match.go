@@ -15,15 +15,15 @@ import (
 const levelCost = 64
 
 // Match forms as many disjoint sets of items as possible, with the smallest possible sum of costs. Each set contains
-// m.Counts[kind] items of each kind, in the order of the kinds. All items of a set are near the first item, as m.Near requires.
+// m.Counts[kind] items of each kind, in the order of the kinds. All items in a set are near the first item, as m.Near requires.
 // The cost of a set is the sum of the costs between the first item and each other item. The order of the items does not affect
 // the result. Match walks the tree once for each set.
 //
 // The result is exact for the following reasons. The cost of two items depends on the lowest node above both. Consider the nodes
 // at the level of m.Near. All items below one of these nodes are near enough to each other. No set has items from two of these
 // nodes, so Match handles each node separately. If the first item of each set is given, matching from the leaves up is optimal
-// for each kind. This matching forms as many pairs as possible below each node. The number of pairs is the number of needed items
-// or the number of present items, whichever is smaller. Therefore, the sum of costs depends only on how many first items are
+// for each kind. This matching forms as many pairs as possible below each node. The number of pairs is the number of items needed
+// or the number of items present, whichever is smaller. Therefore, the sum of costs depends only on how many first items are
 // below each node. The gain at each node is a concave function of the number of first items below it. Match can therefore find
 // the best numbers by repeatedly adding the first item with the largest gain.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
@@ -50,7 +50,7 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 	return sets
 }
 
-// matching is the state of a tree node during a call of [Match].
+// matching is the state of a tree node during a call to [Match].
 type matching struct {
 	items      []Item // items of the leaves, sorted by kind and ID
 	usedFirsts int    // number of these items that are first in a set
@@ -101,8 +101,7 @@ func (n *Node) countPairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose selects another item of the first kind to begin a set. The selected item is the one that reduces the sum of costs the
-// most.
+// choose selects another item of the first kind to begin a set. choose selects the item that reduces the sum of costs the most.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0

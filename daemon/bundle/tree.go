@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Place says where a device is within a Kubernetes node.
+// Place describes where a device is within a Kubernetes node.
 type Place struct {
 	Path []string // names from the PCI host bridge down to the function, or empty if the device is not on PCI
 	NUMA int      // NUMA node, or -1 if unknown
@@ -29,8 +29,8 @@ func PlaceOf(d *device.Device) Place {
 // Distances lists all distances, nearest first.
 var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
-// Distance returns how far apart two devices are. For two functions of the same PCIe switch, the path of each contains at most
-// two elements below the upstream port, a downstream port and the function.
+// Distance returns how far apart two devices are. If two functions are below the same PCIe switch, each path contains at most two
+// elements below the upstream port, which are a downstream port and the function.
 func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:
@@ -91,8 +91,8 @@ func NewTree(places []Place) *Node {
 	return newNode(leaves, 0)
 }
 
-// newNode returns the node for devices whose paths begin with the same elements. The parameter depth is the number of these
-// elements. The devices must be sorted by path.
+// newNode returns the node for devices whose paths begin with the same elements. The parameter depth is the number of elements
+// that are the same. The devices must be sorted by path.
 func newNode(devices []Leaf, depth int) *Node {
 	node := &Node{Depth: depth}
 	for len(devices) > 0 {

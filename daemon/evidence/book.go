@@ -9,9 +9,9 @@ import (
 
 // Disk identifies a disk that an inspection found. Two inspections that find the same disk produce equal values.
 type Disk struct {
-	Appearance string `json:"diskseq,omitempty"` // diskseq, which differs for each disk that appears in this boot, see device.Target
-	Medium     string `json:"disk,omitempty"`    // identifies the disk itself in any boot, see device.Target
-	Instance   uint64 `json:"inode,omitempty"`   // inode of the disk's directory in sysfs in this boot, see device.Host
+	Appearance string `json:"diskseq,omitempty"` // diskseq, which differs for each disk that appears in this boot (see device.Target)
+	Medium     string `json:"disk,omitempty"`    // identifies the disk itself in any boot (see device.Target)
+	Instance   uint64 `json:"inode,omitempty"`   // inode of the disk's sysfs directory in this boot (see device.Host)
 }
 
 // Book contains the evidence about all disks, including absent ones.
@@ -25,11 +25,11 @@ func NewBook(boot string) *Book {
 	return &Book{boot: boot, records: make(map[string]*Evidence)}
 }
 
-// bootKey is the prefix of keys that are valid in one boot only.
+// bootKey is the prefix of keys that are valid only in one boot.
 const bootKey = "boot="
 
 // key returns the key of a disk's evidence. If the medium identifies the disk, the key is the medium. Otherwise, the key is the
-// appearance in this boot. A disk that cannot be identified has an empty key.
+// disk's appearance in this boot. A disk that cannot be identified has an empty key.
 func (b *Book) key(d Disk) string {
 	switch {
 	case d.Medium != "" && !b.HasTwins(d.Medium):
@@ -40,7 +40,7 @@ func (b *Book) key(d Disk) string {
 	return ""
 }
 
-// Knows reports whether the book can identify the disk, and can therefore contain evidence about it.
+// Knows reports whether the book can identify the disk and can therefore contain evidence about it.
 func (b *Book) Knows(d Disk) bool { return b.key(d) != "" }
 
 // Get returns the evidence about a disk, or nil.
@@ -54,14 +54,14 @@ func (b *Book) Get(d Disk) *Evidence {
 // Proves reports whether the evidence about a disk is complete and valid.
 func (b *Book) Proves(d Disk) bool { return b.Get(d).Proves(b.Presence(d)) }
 
-// Set records evidence about a disk that the book can identify, see [Book.Knows].
+// Set records evidence about a disk that the book can identify (see [Book.Knows]).
 func (b *Book) Set(d Disk, v Evidence) { b.records[b.key(d)] = &v }
 
 // End deletes the evidence about a disk.
 func (b *Book) End(d Disk) { delete(b.records, b.key(d)) }
 
-// Presence returns a text that is different each time the same disk appears. Kernels before Linux 5.15 do not count appearances.
-// For these kernels, the text contains the inode of the disk's directory in sysfs.
+// Presence returns a text that is different each time the same disk appears. Kernels before Linux 5.15 do not count appearances,
+// so for these kernels, the text contains the inode of the disk's sysfs directory.
 func (b *Book) Presence(d Disk) string {
 	if d.Appearance == "" {
 		return bootKey + b.boot + " directory=" + strconv.FormatUint(d.Instance, 10)
@@ -83,7 +83,7 @@ func (b *Book) HasTwins(medium string) bool {
 	return b.records[medium] != nil && b.records[medium].Twins
 }
 
-// Restore adds the evidence that the last run of metalplugd has saved. Some adoptions end when the node reboots. Restore returns
+// Restore adds the evidence that the last run of metalplugd saved. Some adoptions end when the node reboots, and Restore returns
 // the media of these adoptions.
 func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string) {
 	for key, v := range kept {

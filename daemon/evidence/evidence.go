@@ -26,7 +26,7 @@ type Evidence struct {
 	Read  int64  `json:"read,omitempty"`  // if Kind is empty, the number of bytes that were read and found blank
 	Found string `json:"found,omitempty"` // if Kind is empty, a description of the data found at offset Read
 	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk; empty after the erasure
-	// Fingerprint identifies the content that the operator adopted, see [device.Report]. The text is empty if the content is
+	// Fingerprint identifies the content that the operator adopted (see [device.Report]). The text is empty if the content is
 	// unknown. metalplug does not erase other content.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
@@ -35,14 +35,14 @@ type Evidence struct {
 	// confirms the evidence clears this field.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that
-	// includes no writes by an unknown process. In each presence, the kernel starts to count at 0.
+	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that does not
+	// include any writes by an unknown process. In each presence, the kernel starts to count at 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
-	// Asked is the presence in which metalplug last checked that no process had the disk open. The check is made just before the
-	// disk is offered.
+	// Asked is the presence in which metalplug last checked that no process had the disk open. metalplug makes this check just
+	// before it offers the disk.
 	Asked string `json:"asked,omitempty"`
-	Twins bool   `json:"twins,omitempty"` // two disks have the same medium, so this record is not about either of them, see [Book.Split]
+	Twins bool   `json:"twins,omitempty"` // two disks have the same medium, so this record applies to neither of them (see [Book.Split])
 }
 
 // Proves reports whether the evidence is complete for a disk in the given presence.
@@ -58,13 +58,13 @@ func (v Evidence) Percent() int {
 	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
-// Reading returns the reason why metalplug does not offer the disk while it is being read.
+// Reading returns the reason why a disk is not offered while it is being read.
 func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
 // OutlastsBoot reports whether the evidence is valid after a reboot. During the reboot, another machine may change an adopted
-// disk. Only a fingerprint of data shows such a change, so an adoption without one is not valid.
+// disk. Only a fingerprint of data shows such a change, so an adoption without one is no longer valid.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
 		_, hash, _ := strings.Cut(v.Fingerprint, ":")
@@ -73,7 +73,7 @@ func (v Evidence) OutlastsBoot() bool {
 	return v.Of == "" && !v.Twins
 }
 
-// Seen contains the facts that an inspection of a disk has found.
+// Seen contains the facts that a disk inspection has found.
 type Seen struct {
 	Presence string
 	SameBoot bool // whether the presence in [Evidence].Of belongs to this boot
@@ -84,14 +84,14 @@ type Seen struct {
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection. If the evidence is no longer valid, the result "ended" contains the reason.
-// Evidence of an erasure or an adoption ends if the disk may have been replaced by another disk with the same identity.
+// Weigh returns the evidence as it is after an inspection. If the evidence is no longer valid, the result "ended" contains the
+// reason. Evidence of an erasure or an adoption ends if the disk may have been replaced by another disk with the same identity.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
 	case v.Of == s.Presence:
 		v.Of = ""
-	case v.Scrub != "" && !s.SameBoot: // the kernel starts diskseq at 1 again in each boot, so the helper compares the content
+	case v.Scrub != "" && !s.SameBoot: // the kernel restarts diskseq at 1 in each boot, so the helper compares the content
 		v.Of = s.Presence
 	default:
 		return v, "the disk was plugged in again during the work on it, or before its erasure was confirmed"
@@ -115,8 +115,8 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	// For an adopted disk, the helper compares the content with the fingerprint. After a read that found data, metalplug later
-	// reads again from the offset of this data.
+	// For an adopted disk, the helper compares the content with the fingerprint. After a read has found data, metalplug later
+	// continues reading at the offset of this data.
 	case v.Scrub == "" && v.Found == "":
 		return v, s.Data
 	}
@@ -130,9 +130,9 @@ type Read struct {
 	Content string // a description of the data, or empty
 }
 
-// Surveyed returns the evidence after metalplug has read another part of the disk. The parameter "from" is the evidence when this
-// read started. The result ok is false if the evidence has changed since this read started. If data from an earlier read is gone,
-// another process has changed the disk. In this case, metalplug reads the disk again from offset 0.
+// Surveyed returns the evidence as it is after metalplug has read another part of the disk. The parameter "from" is the evidence
+// from the time when this read started. The result ok is false if the evidence has changed since this read started. If data from
+// an earlier read is gone, another process has changed the disk. metalplug then reads the disk again from offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

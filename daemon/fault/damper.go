@@ -15,8 +15,8 @@ const (
 	stablePeriod  = 5 * time.Minute
 )
 
-// Damper keeps a device Unhealthy if the device fails too often. The zero value stands for a device that has never failed. The
-// method Until may be called on nil.
+// Damper keeps a device Unhealthy if it fails too often. The zero value represents a device that has never failed. The method
+// Until may be called on nil.
 type Damper struct {
 	failures     []time.Time // times of the failures within failureWindow
 	unhealthy    bool
@@ -25,8 +25,8 @@ type Damper struct {
 	flapping     bool      // set if the device has failed too often
 }
 
-// Observe records the current fault of a device, or "" if there is none. If a device without a fault is still not trusted,
-// Observe returns the reason. Repeated calls with the same state have no further effect.
+// Observe records a device's current fault, or "" if there is none. If a device without a fault is still not trusted, Observe
+// returns the reason. Repeated calls with the same state have no further effect.
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.unhealthy:
@@ -53,7 +53,7 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 }
 
 // Until returns the time when metalplug trusts the device again. Each failure before that time postpones it. The time is zero if
-// the device is trusted or faulty now.
+// the device is currently trusted or faulty.
 func (d *Damper) Until() time.Time {
 	if d == nil || !d.flapping || d.unhealthy {
 		return time.Time{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault records hardware faults that events and error counters report, until the faults are cleared. The package also
-// keeps a device Unhealthy if the device fails repeatedly.
+// Package fault records the hardware faults that events and error counters report, and keeps them until they are cleared. The
+// package also keeps a device Unhealthy if it fails repeatedly.
 package fault
 
 import (
@@ -12,19 +12,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Record contains the faults of all hardware on the node. A reboot resets the hardware, so a record is valid only until the next
-// boot. A fault belongs to a sysfs path and not to a device. If another device is later found at the same path, that device is
-// Unhealthy too. The zero value has no faults.
+// Record contains the faults in all hardware on the node. A reboot resets the hardware, so a record is valid only until the next
+// boot. A fault belongs to a sysfs path rather than to a device. If another device is later found at the same path, that device
+// is Unhealthy too. The zero value has no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
-	// Marks contains the faults and warnings that are not completely cleared, oldest first.
+	// Marks contains the faults and warnings that have not been completely cleared, oldest first.
 	Marks []mark `json:"marks,omitempty"`
 	// Counters contains the base value of each error counter. A counter above its base value is a fault or a warning. A key
 	// consists of the sysfs path and the name of the counter.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
-// mark is a [device.Mark] that is not cleared, or is cleared only for some paths.
+// mark is a [device.Mark] that has not been cleared, or has been cleared only for some paths.
 type mark struct {
 	device.Mark
 	// The mark no longer applies to hardware at or below the paths in Cleared.
@@ -69,8 +69,8 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 }
 
 // clear clears the marks at the path of m and below it. If a PCI function has recovered, a mark on a bridge above it still
-// applies to all other functions below the bridge, but no longer to that function. Other hardware, such as a disk that was found
-// again, does not prove that the bridge has recovered, so the mark still applies to it.
+// applies to all other functions below the bridge, but no longer to that function. Other hardware, such as a disk that has
+// reappeared, does not prove that the bridge has recovered, so the mark still applies to it.
 func (r *Record) clear(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {
@@ -105,7 +105,7 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 	return false
 }
 
-// faultsAt returns the faults and warnings of the hardware at a path, from the marks at that path and above it.
+// faultsAt returns the faults in and warnings about the hardware at a path, from the marks at that path and above it.
 func (r *Record) faultsAt(sysPath string) (faults, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }
@@ -120,9 +120,9 @@ func (r *Record) faultsAt(sysPath string) (faults, warnings []string) {
 	return faults, warnings
 }
 
-// Lookup returns the sorted faults and warnings of a device at a sysfs path. The faults and warnings come from the marks for
-// this path and for the PCI functions that lead to the device. The result includes faults of these functions only if needsAll
-// is true or all functions are faulty.
+// Lookup returns the sorted faults in and warnings about a device at a sysfs path. They come from the marks for this path and for
+// the PCI functions that lead to the device. The result includes faults in these functions only if needsAll is true or all of the
+// functions are faulty.
 func (r *Record) Lookup(sysPath string, functions []string, needsAll bool) (faults, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil

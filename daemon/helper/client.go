@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper contains metalplugd's clients for the helpers. The package sends a request for each piece of work on a device,
-// and converts the answer for the rest of the daemon. No two helpers work on the same device at the same time.
+// Package helper contains metalplugd's clients for the helpers. The package sends one request for each task on a device, and
+// converts the answer for the rest of the daemon. No two helpers work on the same device at the same time.
 package helper
 
 import (
@@ -30,7 +30,7 @@ const (
 	maxAsking = 8
 )
 
-// client implements the functions of [device.Touch] with requests to the helpers.
+// client implements the functions in [device.Touch] by sending requests to the helpers.
 type client struct {
 	sysfs   sysfs.Tree
 	reset   reset.Client
@@ -43,7 +43,7 @@ type client struct {
 }
 
 // Touch returns the functions that send requests to the helpers. The parameter root is the parent directory of sysfs. The
-// parameter file is the configuration file. A helper that runs as a child process also reads this file.
+// parameter file is the configuration file, which a helper that runs as a child process also reads.
 func Touch(c config.Reset, root, file string) device.Touch {
 	peer := func(program, socket string, most int) exchange.Peer {
 		return exchange.Peer{Program: program, Socket: socket, Config: file, Slots: make(chan struct{}, most)}
@@ -53,13 +53,12 @@ func Touch(c config.Reset, root, file string) device.Touch {
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.askHolders}
 }
 
-// Unit returns a function for [turnover.Turnover]. The function asks the helper to run the vendor unit of a resource for one
-// stage.
+// Unit returns a function for [turnover.Turnover]. The function asks the helper to run a resource's vendor unit for one stage.
 func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage, id string) error {
 	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}.Run
 }
 
-// request returns a request for a target. The time limit of the request is the deadline of ctx.
+// request returns a request for a target. The deadline of ctx determines the request's time limit.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, Target: t, TimeoutMS: time.Minute.Milliseconds()}
 	if len(t.Pods) > reset.MaxList { // without the list, the helper assumes that any pod may hold the disk
@@ -71,7 +70,7 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device, and claims the device, so that no helper erases a disk while another helper
+// claim waits until no helper is working on a device, and then claims it, so that no helper erases a disk while another helper
 // reads it.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
@@ -142,8 +141,8 @@ func (h *client) sendRequest(ctx context.Context, r reset.Request) (device.Repor
 	return a.Report, a.Err()
 }
 
-// meanings maps results of metalplug-reset to errors about the device. Any result that is neither in this map nor [reset.OK]
-// means that the work has failed.
+// meanings maps the results that metalplug-reset returns to errors about the device. Any result that is neither in this map nor
+// [reset.OK] means that the work has failed.
 var meanings = map[reset.Result]error{
 	reset.Busy:        device.ErrInUse,
 	reset.Foreign:     fmt.Errorf("%w: %w", turnover.ErrUnfit, device.ErrForeign),

@@ -17,7 +17,7 @@ import (
 )
 
 // askHolders asks metalplug-holders which processes have the devices with the given nodes open. For each device, the request
-// contains all its nodes. askHolders first waits until metalplug-reset has finished its work on these devices, because
+// contains all of its nodes. askHolders first waits for metalplug-reset to finish its work on these devices, because
 // metalplug-reset may itself have a disk open.
 func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	var numbers []cgroup.Number
@@ -55,8 +55,8 @@ func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holde
 }
 
 const (
-	// gathering is how long a request waits for further callers. When a container with several devices starts, all callers share
-	// one request.
+	// gathering is how long a request waits for other callers to join. When a container with several devices starts, all callers
+	// share one request.
 	gathering = 2 * time.Millisecond
 	// questionLimit is the time limit for one request to metalplug-holders. On a busy node, systemd may take seconds to start the
 	// program.
@@ -110,7 +110,7 @@ func (h *client) send(q *question) {
 	finish() // the helper may not have started
 }
 
-// claimAll claims several devices, each once and in sorted order, so that callers never deadlock.
+// claimAll claims several devices. claimAll claims each of them once and in sorted order, so that callers never deadlock.
 func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect decides when to inspect hardware. An event, the loss of events, the periodic check and the polling of a class
-// all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time,
-// which post the results to the goroutine that owns the inspector.
+// Package inspect decides when to inspect hardware. Events, lost events, the periodic check and class polling all result in the
+// same kind of request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time. These
+// goroutines post the results to the goroutine that owns the inspector.
 package inspect
 
 import (
@@ -25,14 +25,14 @@ const enumeratePause = time.Second
 type Options struct {
 	Source udev.Source
 	Log    *slog.Logger
-	// Post queues a function that the goroutine owning the inspector will run. Post does not block.
+	// Post queues a function for the goroutine that owns the inspector to run. Post does not block.
 	Post func(f func())
 	// Host returns the host for an inspection that is about to begin.
 	Host func() *device.Host
 	// The inspector calls Seen with the results of an inspection. Seen returns true if the subject should be inspected again,
 	// even if no event arrives.
 	Seen func(s *Subject) (unfinished bool)
-	// The inspector calls Stuck if the inspection of a subject does not return.
+	// The inspector calls Stuck if the inspection of a subject is stuck.
 	Stuck func(s *Subject)
 }
 
@@ -43,7 +43,7 @@ type Inspector struct {
 	rules     []device.Rule
 	polled    map[*device.Class]bool // classes that have a scheduled poll
 	subjects  subjects               // the udev devices that represent hardware
-	queue     []*Subject             // subjects that wait for an inspection, in order
+	queue     []*Subject             // subjects waiting for an inspection, in order
 	running   int                    // number of running inspections that occupy a slot
 	slowCount int                    // number of running inspections that have lost their slot because they are slow
 
@@ -61,7 +61,7 @@ func New(o Options) *Inspector {
 	return &Inspector{Options: o, polled: make(map[*device.Class]bool)}
 }
 
-// SetRules sets the rules for future inspections, and queues an inspection of everything.
+// SetRules sets the rules for future inspections and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
 	for _, s := range n.subjects { // start to poll classes that had no rule before
@@ -89,7 +89,7 @@ func (n *Inspector) Counts() api.Counts {
 	return n.counts
 }
 
-// count counts an event from udevd. count ignores events about mounts and driver messages, because they are not from udevd.
+// count counts an event from udevd. count ignores events about mounts and driver messages, because they do not come from udevd.
 func (n *Inspector) count(e udev.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -169,7 +169,7 @@ func (n *Inspector) isWanted(c *device.Class) bool {
 	return slices.ContainsFunc(n.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
-// poll inspects the subjects of a class, and repeats this at the interval of the class until no subjects are left.
+// poll inspects the subjects of a class, and repeats this at the class's interval until no subjects are left.
 func (n *Inspector) poll(c *device.Class) {
 	n.polled[c] = true
 	n.postAfter(c.Every, func() {
@@ -185,8 +185,8 @@ func (n *Inspector) postAfter(pause time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(pause, func() { n.Post(f) })
 }
 
-// Enumerate lists all devices in another goroutine, and queues an inspection of each device. Only one enumeration runs at a time.
-// If Enumerate is called during an enumeration, another one starts afterwards.
+// Enumerate starts a goroutine that lists all devices. An inspection of each device is then queued. Only one enumeration runs at
+// a time. If Enumerate is called during an enumeration, another one starts afterwards.
 func (n *Inspector) Enumerate() {
 	if n.enumerating {
 		n.enumerateAgain = true
@@ -206,7 +206,7 @@ func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {
 		n.Log.Error("devices not enumerated", "err", err)
-		if !n.enumerated { // if a later enumeration fails, the periodic check repeats it
+		if !n.enumerated { // if a later enumeration fails, the periodic check retries it
 			n.postAfter(enumeratePause, n.Enumerate)
 		}
 	}
@@ -231,7 +231,7 @@ func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 	}
 }
 
-// subjects is a list of subjects, sorted by sysfs path. All subjects below a path are therefore next to each other.
+// subjects is a list of subjects, sorted by sysfs path, so that all subjects below a path are next to each other.
 type subjects []*Subject
 
 // find returns the index of the subject with the given path. If there is none, find returns the index where that subject can be

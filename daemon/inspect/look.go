@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// slowLook is how long an inspection may occupy a slot. A slower inspection continues, but its slot becomes free for another
-	// one.
+	// slowLook is how long an inspection may occupy a slot. A slower inspection continues, but frees its slot for another
+	// inspection.
 	slowLook = time.Second
 	// StuckLook is how long an inspection may take before it is considered stuck. A read from a hung PCIe device blocks
 	// indefinitely and cannot be cancelled.
 	StuckLook = 60 * time.Second
-	// retryFirst and retryLast are the limits for the pause between two inspections of an incomplete device (see [pause]). The
-	// inspector must retry, because some drivers cause no event when a device becomes complete. For example, NVIDIA's driver
-	// creates its device nodes without an event.
+	// retryFirst and retryLast are the minimum and maximum pause between two inspections of an incomplete device (see [pause]). The
+	// inspector must retry, because some drivers cause no event when a device becomes complete. For example, NVIDIA's driver creates
+	// its device nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 	// renameLimit is the maximum time that udev may take to report the new name of a device ("move" from device_rename in
-	// drivers/base/core.c). During the rename, the old path no longer exists. In an emulated machine, udev took 300 ms to report
-	// the new name.
+	// drivers/base/core.c). During the rename, the old path no longer exists. On an emulated machine, udev took 300 ms to report the
+	// new name.
 	renameLimit = 2 * time.Second
 )
 
@@ -39,9 +39,9 @@ type phase uint8
 
 const (
 	idle    phase = iota
-	queued        // the inspection waits for a slot
-	looking       // the inspection runs and occupies a slot
-	slow          // the inspection runs, but has lost its slot
+	queued        // the inspection is waiting for a slot
+	looking       // the inspection is running and occupies a slot
+	slow          // the inspection is running, but has lost its slot
 )
 
 // Subject is a udev device that represents, or may represent, hardware.
@@ -140,7 +140,7 @@ func (n *Inspector) Start() {
 	}
 }
 
-// begin starts the inspection of a subject in another goroutine, which posts the sightings.
+// begin starts a goroutine that inspects a subject and then posts the sightings.
 func (n *Inspector) begin(s *Subject) {
 	u, rules, host := s.udev, n.rules, n.Host()
 	watch := n.postAfter(slowLook, func() { n.freeSlot(s) })
@@ -151,7 +151,7 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// freeSlot frees the slot of an inspection that still runs after slowLook, and calls Stuck if the inspection still runs after
+// freeSlot frees the slot of an inspection that is still running after slowLook, and calls Stuck if it is still running after
 // StuckLook.
 func (n *Inspector) freeSlot(s *Subject) {
 	if s.phase != looking {
@@ -168,7 +168,7 @@ func (n *Inspector) freeSlot(s *Subject) {
 	})
 }
 
-// finish processes the sightings from an inspection that has finished.
+// finish processes the sightings from a finished inspection.
 func (n *Inspector) finish(s *Subject, sightings []device.Sighting) {
 	if s.phase == slow {
 		n.slowCount--

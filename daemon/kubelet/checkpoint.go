@@ -22,7 +22,7 @@ type Known struct {
 }
 
 // Member names a device and its resource. The checkpoint uses a Member for a member of a bundle. A Member can also name a bundle
-// and the resource of the bundle.
+// and the bundle's resource.
 type Member struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`
@@ -52,7 +52,7 @@ func Owners(dir string) (map[string][]string, error) {
 	return owners, err
 }
 
-// readOwners returns the same map as Owners, and the time when the kubelet wrote the checkpoint.
+// readOwners returns the same map as Owners, and also the time when the kubelet wrote the checkpoint.
 func readOwners(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)
@@ -63,7 +63,7 @@ func readOwners(dir string) (map[string][]string, time.Time, error) {
 }
 
 // GivenByOthers returns the containers that got devices of a resource from another plugin. The keys of the result identify the
-// containers. Each value is the ID of a device that the container got. In the kubelet's checkpoint, the answer of another plugin
+// containers. Each value is the ID of a device that the container got. In the kubelet's checkpoint, an answer from another plugin
 // lacks the variable that metalplug sets.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	all, _, err := checkpoint.Read(dir)
@@ -80,8 +80,7 @@ func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	return others, err
 }
 
-// membersKey is the first part of the key of the annotation that lists the members of a bundle. The second part is the ID of the
-// bundle.
+// membersKey is the first part of the key of the annotation that lists a bundle's members. The second part is the bundle's ID.
 const membersKey = "metalplug.io/"
 
 // Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in its

@@ -56,7 +56,7 @@ const (
 	Free
 )
 
-// Answer contains the information from the kubelet about who holds the devices.
+// Answer contains the kubelet's information about which pods hold the devices.
 type Answer struct {
 	Asked    time.Time           // when Ask queried the kubelet
 	Holdings map[string]Holding  // keys are device IDs
@@ -70,10 +70,10 @@ type Holders struct {
 	Socket string // path of the kubelet's PodResources socket
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon is set by Ask if the next answer must confirm a part of the last answer. The caller should then call Ask again after
-	// about a second.
+	// Ask sets Soon if the next answer must confirm part of the last answer. The caller should then call Ask again after about a
+	// second.
 	Soon bool
-	// Pods maps the ID of each device to its holders, as found by the last call of Ask. A device with shares may have several
+	// Pods maps the ID of each device to its holders, as found by the last call to Ask. A device with shares may have several
 	// holders. The caller must not modify the map.
 	Pods map[string][]api.Pod
 
@@ -88,12 +88,12 @@ type cachedHolding struct {
 	written time.Time     // when the kubelet wrote the checkpoint that Ask had read
 }
 
-// Ask finds out for each device whether a pod of the kubelet holds the device. A device is free if neither the listed pods nor
-// the checkpoint contain it in two consecutive calls. One call is not enough, because after the answer to Allocate the device is
-// in neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time
-// to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still names the
-// device, a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only an init container of the pod
-// has the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
+// Ask finds out whether one of the kubelet's pods holds each device. A device is free if neither the listed pods nor the
+// checkpoint contain it in two consecutive calls. One call is not enough, because after Allocate has returned, the device is in
+// neither place until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time to
+// time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still names the device,
+// a pod holds the device, and the result is [Named]. The kubelet does not list a pod if only one of the pod's init containers has
+// the device. Ask blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
@@ -166,7 +166,7 @@ func Identify(dir string) string {
 	return fmt.Sprint(st.Dev, st.Ino, st.Ctim)
 }
 
-// podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app containers
+// podsOf groups an answer from PodResources by device ID. The answer lists the restartable init containers and the app containers
 // of active pods. Both the answer and the result contain the devices of all plugins.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
 	by := make(map[string][]api.Pod)
@@ -190,8 +190,8 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted means that the kubelet does not report which devices it counts. Kubelets before 1.21 cannot report the devices,
-// and kubelets from 1.21 to 1.27 need the feature gate KubeletPodResourcesGetAllocatable.
+// ErrNotCounted means that the kubelet does not report which devices it counts. Kubelets before 1.21 cannot report this, and
+// kubelets from 1.21 to 1.27 need the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 
@@ -227,8 +227,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	return ids, nil
 }
 
-// podResources returns a client connection to the kubelet's PodResources service. podResources connects at the first call of the
-// service.
+// podResources returns a client connection to the kubelet's PodResources service. The client does not connect until the first
+// call to the service.
 func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))

@@ -2,8 +2,8 @@
 
 // Package lease describes how a device passes from one tenant to the next, in one table of states, events and effects.
 //
-// All rules are in [Table]. [Lease.Apply] looks up the row for an event and changes the lease as the row says. No other function
-// changes a lease. The package accesses neither the hardware nor the clock. A test generates the page docs/lease.md from the
+// All rules are in [Table]. [Lease.Apply] looks up the row for an event and changes the lease as the row specifies. No other
+// function changes a lease. The package accesses neither the hardware nor the clock. A test generates docs/lease.md from the
 // table.
 package lease
 
@@ -16,22 +16,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// State is a stage in the life of a device, from one tenant to the next.
+// State is a stage that a device passes through from one tenant to the next.
 type State string
 
 // States of a lease. The control socket and the metric metalplug_device_state use the same names.
 const (
 	Free      State = "free"      // the next tenant may have the device
 	Allocated State = "allocated" // a tenant has the device, but no container has been started with it
-	Preparing State = "preparing" // metalplug prepares the device for a container
+	Preparing State = "preparing" // metalplug is preparing the device for a container
 	InUse     State = "in-use"    // a container was started with the device
 	Released  State = "released"  // the last tenant has ended, and the device is not cleaned up yet
-	Clearing  State = "clearing"  // metalplug cleans the device up, or carries out the operator's order
+	Clearing  State = "clearing"  // metalplug is cleaning up the device, or carrying out the operator's order
 	Failed    State = "failed"    // the preparation or the clean-up failed
 	Unproven  State = "unproven"  // a disk without evidence that it is unused
 )
 
-// States lists all states, in the order in which a device passes through them.
+// States lists all states in the order in which a device passes through them.
 var States = []State{Unproven, Free, Allocated, Preparing, InUse, Released, Clearing, Failed}
 
 // Hold is the stage that the current tenant of a device has reached.
@@ -55,18 +55,18 @@ const (
 	Erase   Order = "erase"
 )
 
-// Lease records which stage a device has reached between one tenant and the next. The zero value is not valid. A device that
-// needs evidence begins as [Unproven], and every other device begins as [Free]. Leases are copied, so code that changes Tenants
-// must replace the slice instead of modifying it.
+// Lease records which stage a device has reached on its way from one tenant to the next. The zero value is not valid. A device
+// that needs evidence begins as [Unproven], and every other device begins as [Free]. Leases are copied, so to change Tenants,
+// replace the slice instead of modifying it.
 type Lease struct {
 	State   State `json:"state"`
 	Hold    Hold  `json:"hold,omitempty"`
 	Used    bool  `json:"used,omitempty"`    // a container was started with the device since the device was last cleared
-	Residue bool  `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	// Tenants is a sorted list of the tenants that have started a container since the device was last cleared. The UID
-	// represents a pod, and the result of [OfClaim] represents a claim.
+	Residue bool  `json:"residue,omitempty"` // a tenant on this node wrote the disk's content
+	// Tenants is a sorted list of the tenants that have started a container since the device was last cleared. A pod is represented
+	// by its UID, and a claim by the result of [OfClaim].
 	Tenants []string `json:"tenants,omitempty"`
-	// Medium is the medium of the disk when these containers were started, see [device.Target.Medium].
+	// Medium is the medium of the disk when these containers were started (see [device.Target.Medium]).
 	Medium  string `json:"medium,omitempty"`
 	Failure string `json:"failure,omitempty"` // why the most recent work failed, or empty if it succeeded
 	Order   Order  `json:"order,omitempty"`   // the operator's order if its work failed, or empty
@@ -88,8 +88,7 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// OfClaim returns the text that represents a claim in [Lease].Tenants. The slash in this text distinguishes a claim from the UID
-// of a pod.
+// OfClaim returns the text that represents a claim in [Lease].Tenants. The slash in this text distinguishes it from a pod UID.
 func OfClaim(uid string) string { return "claim/" + uid }
 
 // Pods returns the UIDs of the pods that have had the device since the device was last cleared. If a claim has had the device,
@@ -101,8 +100,8 @@ func (l Lease) Pods() (pods []string, all bool) {
 	return l.Tenants, true
 }
 
-// Working reports whether metalplug works on the device. During this time, metalplug assumes that changes to the hardware result
-// from this work.
+// Working reports whether metalplug is working on the device. Meanwhile, metalplug assumes that its work causes all hardware
+// changes.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -111,15 +110,15 @@ func (l Lease) Equal(o Lease) bool {
 		l.Failure == o.Failure && l.Order == o.Order && slices.Equal(l.Tenants, o.Tenants)
 }
 
-// Event is a change in the life of a device, with the facts that the table needs.
+// Event is something that happens to a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
 	Tenants []string // only for the events "started" and "listed": the UIDs in the kubelet's checkpoint
 	Medium  string   // only for the event "started": the medium of the disk
 	Reason  string   // only for the event "failed": the cause
 	Order   Order    // only for the event "failed": the work, if the operator ordered it
-	// Proven reports whether the device can be offered when it has no tenant. There are three such cases. The device needs no
-	// evidence, its evidence is complete, or its residue is erased before the next start.
+	// Proven reports whether the device can be offered when it has no tenant. Such a device needs no evidence, has complete
+	// evidence, or has residue that is erased before the next start.
 	Proven bool
 	Given  bool // only for the event "started": whether the kubelet gave the device to the next tenant during the work
 	// For the event "proven", Residue is true if the disk contains a tenant's data that is erased before the next start. For the
@@ -129,7 +128,7 @@ type Event struct {
 	Residue bool
 }
 
-// ErrEvent means that [Table] does not allow the event in the present state.
+// ErrEvent means that [Table] does not allow the event in the current state.
 var ErrEvent = errors.New("event not allowed")
 
 // Apply returns the lease after an event, and the effects that the caller must carry out. If the table has no row for the
@@ -220,8 +219,8 @@ type Claim struct {
 	Ready bool `json:"ready,omitempty"` // whether the device was prepared, in this boot, for containers that use the claim
 }
 
-// Claims lists the claims that hold a device, in the order in which they got the device. Only a device with shares can have
-// several claims. The methods return new slices and do not modify the old ones.
+// Claims lists the claims that hold a device, in the order in which they got it. Only a device with shares can have several
+// claims. The methods return new slices and do not modify the old ones.
 type Claims []Claim
 
 // Has reports whether the claim with the given UID holds the device.
@@ -239,7 +238,7 @@ func (c Claims) Without(uid string) Claims {
 	return slices.DeleteFunc(slices.Clone(c), func(one Claim) bool { return one.UID == uid })
 }
 
-// Started returns the claims after the device was prepared for these tenants.
+// Started returns the claims as they are after the device has been prepared for these tenants.
 func (c Claims) Started(tenants []string) Claims {
 	c = slices.Clone(c)
 	for i := range c {
@@ -248,7 +247,7 @@ func (c Claims) Started(tenants []string) Claims {
 	return c
 }
 
-// Rebooted returns the claims after a boot, when no device is prepared.
+// Rebooted returns the claims as they are after a boot, when no device is prepared.
 func (c Claims) Rebooted() Claims {
 	c = slices.Clone(c)
 	for i := range c {

@@ -2,10 +2,10 @@
 
 package lease
 
-// Name names an event.
+// Name is the name of an event.
 type Name string
 
-// Events of a lease.
+// Events that can happen to a lease.
 const (
 	Allocate Name = "allocate"  // the kubelet gave the device to a pod or a claim
 	Listed   Name = "listed"    // the kubelet started a container of a tenant without asking metalplugd, and lists the tenant
@@ -31,7 +31,7 @@ const (
 // Condition is the condition of a row. For each state and event, the first row whose condition is met applies.
 type Condition string
 
-// Conditions of the table.
+// Conditions in the table.
 const (
 	Always        Condition = ""
 	IfDue         Condition = "a tenant waits for its first start"
@@ -43,7 +43,7 @@ const (
 	IfInterrupted Condition = "the node restarted since the container started"
 )
 
-// Effect is a change that a row makes in addition to the change of state.
+// Effect is a change that a row makes in addition to the state change.
 type Effect string
 
 // Effects on the lease itself.
@@ -63,8 +63,7 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	// The caller starts to save the lease immediately. The caller answers the kubelet or erases the disk only after the lease is
-	// saved.
+	// The caller starts to save the lease immediately, and does not answer the kubelet or erase the disk until the lease is saved.
 	Save        Effect = "save"
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
@@ -81,7 +80,7 @@ type Row struct {
 
 var anyState = States
 
-// Table describes the life of a device. For each state and event, the first row whose condition is met applies.
+// Table describes the life cycle of a device. For each state and event, the first row whose condition is met applies.
 var Table = []Row{
 	// A tenant gets the device. The kubelet decides this, so every state accepts the event. metalplug can still refuse to
 	// prepare the device.

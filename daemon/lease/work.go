@@ -5,7 +5,7 @@ package lease
 import "slices"
 
 // Rule is the part of a resource's configuration that determines how metalplug resets and erases a device between two tenants. A
-// device that several tenants can share, or that the host may use, is neither reset nor erased. Such a device has no rule.
+// device that several tenants can share, or that the host may use, has no rule, and is neither reset nor erased.
 type Rule struct {
 	Disk    bool // the device can keep a tenant's data
 	Scrubs  bool // the resource has an erase method
@@ -31,16 +31,16 @@ type Work struct {
 	Content Content
 }
 
-// CheckpointOutdated reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter
-// tenants contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant waits for
-// its first container, an up-to-date checkpoint lists this tenant. The checkpoint counts as older if all its tenants have
-// already had a container.
+// CheckpointOutdated reports whether the kubelet wrote its checkpoint before it allocated the device to the current tenant. The
+// parameter tenants contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant
+// waits for its first container, an up-to-date checkpoint lists this tenant. The checkpoint counts as older if all its tenants
+// have already had a container.
 func (l Lease) CheckpointOutdated(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the next container is the first one for these tenants. First returns true if no container was started
-// since the kubelet gave them the device. First also returns true if one of the tenants has not had a container yet.
+// First reports whether the next container is the first one for these tenants. First returns true if no container has been
+// started since the kubelet gave them the device. First also returns true if one of the tenants has not had a container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // New reports whether none of these tenants has had a container yet. The other tenants of the device have ended.
@@ -54,10 +54,10 @@ func (l Lease) startedFor(tenants []string) bool {
 }
 
 // Preparation returns the work to do before a container starts. The parameter "first" is the result of [Lease.First]. The
-// parameter "same" is true if the disk still has the medium of the tenant's earlier containers. While the node was down, another
-// machine may have used the disk. After a reboot, metalplug therefore attributes the content to a tenant only if this tenant
-// starts again. If a container was started since the last allocation, another tenant in the checkpoint does not prove that the
-// content is an earlier tenant's. The checkpoint may have been outdated at that start.
+// parameter "same" is true if the disk still has the medium that the tenant's earlier containers used. While the node was down,
+// another machine may have used the disk. After a reboot, metalplug therefore attributes the content to a tenant only if this
+// tenant starts again. If a container has been started since the last allocation, another tenant in the checkpoint does not prove
+// that the content is an earlier tenant's. The checkpoint may have been outdated at that start.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {

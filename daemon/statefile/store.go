@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package statefile saves the daemon's state in one file. A separate goroutine writes the file, so a slow disk delays only the
-// callers that wait until their changes are on disk.
+// callers that wait for their changes to be on disk.
 package statefile
 
 import (
@@ -47,8 +47,8 @@ type Store struct {
 	writeErr atomic.Pointer[error] // see [Store.WriteError]
 }
 
-// Open returns the store in a directory. Open creates the directory if necessary. If the directory cannot be created, the daemon
-// can still serve devices that are not disks, and the store logs an error at each failed save.
+// Open returns the store for a directory. Open creates the directory if necessary. If the directory cannot be created, the daemon
+// can still serve devices that are not disks, and the store logs an error for each failed save.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
@@ -88,7 +88,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	return fmt.Errorf("%w; the file was moved to %s", err, aside)
 }
 
-// checkRemoved returns an error if other files in the directory show that a state file was there and has been removed.
+// checkRemoved returns an error if other files in the directory show that a state file existed and was removed.
 func (s *Store) checkRemoved() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {
@@ -105,7 +105,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 	liveness.Poke(s.saved)
 }
 
-// WriteError returns the error from the last attempt to write, or nil if the attempt succeeded. WriteError does not block.
+// WriteError returns the error from the last write, or nil if it succeeded. WriteError does not block.
 func (s *Store) WriteError() error { return *cmp.Or(s.writeErr.Load(), new(error)) }
 
 // Flush waits until all states that were passed to Save earlier are on disk. An error comes from the write or from ctx.
@@ -181,7 +181,7 @@ func (s *Store) write(encode func() ([]byte, error)) error {
 		s.onDisk = sum
 		return nil
 	}
-	// Most errors leave the file as it was. A later state that equals it is then already saved.
+	// After most errors, the file is unchanged. If a later state equals the file, that state is already saved.
 	if old, readErr := fsutil.ReadRegular(s.path, stateSize); readErr != nil || sha256.Sum256(old) != s.onDisk {
 		s.onDisk = [sha256.Size]byte{}
 	}

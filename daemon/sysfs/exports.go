@@ -8,8 +8,8 @@ package sysfs
 // target_core_iblock.c, target_core_file.c and target_core_pscsi.c; drivers/usb/gadget/function/storage_common.c;
 // drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
 //
-// Only the targets iblock and pscsi open a disk exclusively. If any other target has a disk open, an exclusive open of this disk
-// still succeeds.
+// Only the targets iblock and pscsi open a disk exclusively. If any other target has a disk open, the disk can still be opened
+// exclusively.
 //
 // A target opens its disk by a name in the mount namespace of the process that configured the target. The name may be a link, or
 // a node created by mknod, so only the device number is reliable. metalplug's units may not trace process 1, so they cannot look
@@ -65,8 +65,8 @@ func checkExports(t *Tree, d Disk) error {
 	return nil
 }
 
-// openedNode returns the first of the given nodes that an export has open. If there is no such node, the result "open" is false.
-// An error means that metalplug cannot determine which device is open.
+// openedNode returns the first given node that an export has open. If there is none, the result "open" is false. An error means
+// that metalplug cannot determine which device is open.
 func openedNode(t *Tree, e export, nodes []Node) (n Node, open bool, err error) {
 	if e.number != "" {
 		n, open = findNode(nodes, func(n Node) bool { return n.Block && n.Number == e.number })
@@ -145,7 +145,7 @@ func exports(t *Tree) ([]export, error) {
 }
 
 // checkVisible checks that configfs shows the exports of a module. Exports continue to work while configfs is not mounted. Each
-// export holds a reference to its module (configfs_mkdir), so a module without references has no exports.
+// export holds a reference to its module (configfs_mkdir). A module without references therefore has no exports.
 func (r *targets) checkVisible(module, dir string) {
 	sysPath := "/sys/module/" + module
 	if r.Present(dir) || !r.Present(sysPath) {
@@ -176,8 +176,8 @@ func (r *targets) nvme(dir string) {
 }
 
 // scsi finds the exports among the storage objects of LIO. The attribute info shows which file or block device is open. The
-// attribute udev_path contains the name that the configuring tool recorded. With target_core_user, a process opens the disk and
-// serves it, and the kernel does not open the disk. iblock and pscsi open the disk exclusively (iblock_configure_device,
+// attribute udev_path contains the name that the configuring tool recorded. With target_core_user, a process rather than the
+// kernel opens the disk and serves it. iblock and pscsi open the disk exclusively (iblock_configure_device,
 // pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
@@ -209,9 +209,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns the sysfs name of the SCSI device that receives the commands of pscsi (pscsi_show_configfs_dev_params). The
+// scsiAddress returns the sysfs name of the SCSI device that pscsi sends its commands to (pscsi_show_configfs_dev_params). The
 // name consists of host, channel, target and LUN. The attribute udev_path may name a different device. If a pscsi plugin serves a
-// whole SCSI host, only the name of the plugin shows the host number.
+// whole SCSI host, only the plugin's name shows the host number.
 func scsiAddress(plugin, shown string) string {
 	host := textBetween(shown, "Host ID: ", "\n")
 	if !IsNumbered(host, "") {
@@ -220,8 +220,8 @@ func scsiAddress(plugin, shown string) string {
 	return strings.Join([]string{host, textBetween(shown, "Channel ID: ", " "), textBetween(shown, "Target ID: ", " "), textBetween(shown, "LUN: ", " ")}, ":")
 }
 
-// regular reports whether a storage object of fileio is a regular file. For a regular file, fd_configure_device requires a size
-// and sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If the size or the limit was changed later,
+// regular reports whether a fileio storage object is a regular file. For a regular file, fd_configure_device requires a size and
+// sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If the size or the limit was changed later,
 // metalplug assumes that the object may be a disk.
 func (r *targets) regular(place, shown string) bool {
 	size := textBetween(shown, "  Size: ", " ")
@@ -255,7 +255,7 @@ func (r *targets) rnbd(dir string) {
 }
 
 // scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute "filename" is the name of
-// the open file. For a name other than the default, a line "[key]" follows.
+// the open file. If the name is not the default, a line "[key]" follows.
 func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {
@@ -265,7 +265,7 @@ func (r *targets) scst(dir string) {
 	}
 }
 
-// targets collects the exports of all targets, and keeps the first error.
+// targets collects the exports of all targets and keeps the first error.
 type targets struct {
 	*Tree
 	exports []export

@@ -21,8 +21,8 @@ type Node struct {
 	Number  string // such as "259:0", or empty if the device has no number or is being removed
 }
 
-// Number returns the device number of a node, such as "259:0", and whether the node is a block device. Number returns "" for any
-// other file.
+// Number returns a node's device number, such as "259:0", and whether the node is a block device. Number returns "" for any other
+// file.
 func Number(file unix.Stat_t) (number string, block bool) {
 	kind := file.Mode & unix.S_IFMT
 	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {
@@ -56,7 +56,7 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// Disk is a block device with the nodes that give access to it. A disk and its partition cannot both be open exclusively
+// Disk is a block device together with the nodes that give access to it. A disk and its partition cannot both be open exclusively
 // (bd_may_claim in block/bdev.c). Nodes includes the nodes of the disk's twins.
 type Disk struct {
 	Nodes []Node   // the device itself first
@@ -67,12 +67,12 @@ type Disk struct {
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first of a disk's block devices that the function "matches" selects.
+// Part returns the first of the disk's block devices that the function "matches" selects.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return findNode(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 }
 
-// findNode returns the first of the given nodes that the function "matches" selects.
+// findNode returns the first given node that the function "matches" selects.
 func findNode(nodes []Node, matches func(Node) bool) (Node, bool) {
 	if i := slices.IndexFunc(nodes, matches); i >= 0 {
 		return nodes[i], true
@@ -130,9 +130,9 @@ func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 	return all, twins
 }
 
-// SCSIDisks returns the disks that accept commands from the scsi_generic or bsg node at sysPath. The node of a SCSI device leads
-// to one disk at most. The node of a SCSI host leads to all disks of this host. The device of a UFS node has no subsystem, and its
-// parent is the host (ufs_bsg_probe in drivers/ufs/core/ufs_bsg.c).
+// SCSIDisks returns the disks that accept commands from the scsi_generic or bsg node at sysPath. The node of a SCSI device gives
+// access to at most one disk. The node of a SCSI host gives access to all of the host's disks. The device of a UFS node has no
+// subsystem, and its parent is the host (ufs_bsg_probe in drivers/ufs/core/ufs_bsg.c).
 func (t *Tree) SCSIDisks(sysPath string) (disks []string) {
 	above := t.Resolve(sysPath + "/device")
 	if t.Link(above, "subsystem") != "scsi" {
@@ -148,7 +148,7 @@ func (t *Tree) SCSIDisks(sysPath string) (disks []string) {
 
 // twinsOf returns the sysfs paths of other block devices that have the same identity as the disk at sysPath. twinsOf omits hidden
 // disks, because native multipathing has already combined them. twinsOf also omits a disk with a removable medium, because its
-// identity is that of the drive and not of the medium. A dm device has no identity.
+// identity is that of the drive rather than the medium. A dm device has no identity.
 func twinsOf(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	identity := identityOf(t, sysPath)
@@ -168,8 +168,8 @@ func twinsOf(t *Tree, sysPath string) (found []string) {
 }
 
 // identityOf returns the identity of the disk at sysPath, or "". The WWID identifies an NVMe namespace (wwid_show in
-// drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). A disk without a WWID is identified by its serial number and
-// its model. The serial number is in a page of SCSI, or in an attribute of virtio_blk.
+// drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). A disk without a WWID is identified by its serial number
+// and its model. The serial number comes from a SCSI page or from a virtio_blk attribute.
 func identityOf(t *Tree, sysPath string) string {
 	for _, name := range [...]string{"wwid", "device/wwid", "device/vpd_pg80", "serial"} {
 		if id, _ := t.Attr(sysPath, name); len(id) > 4 { // the header of a page has 4 bytes
@@ -183,7 +183,7 @@ func identityOf(t *Tree, sysPath string) string {
 }
 
 // Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not
-// identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium. After a change of the
-// medium, the kernel increments the diskseq at the next poll or open of the disk (disk_check_events in block/disk-events.c,
-// sd_open). No process can read the new medium before that.
+// identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium. When the medium has
+// been changed, the kernel increments the diskseq the next time that the disk is polled or opened (disk_check_events in
+// block/disk-events.c, sd_open). No process can read the new medium before that.
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

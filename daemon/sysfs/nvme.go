@@ -11,7 +11,7 @@ package sysfs
 // Names alone do not show which devices belong together. The name of a disk contains the number of the subsystem (nvme_alloc_ns).
 // The name of a generic node contains the number of the controller (nvme_add_ns_cdev). The numbers of the subsystem and the
 // controller differ if an open node keeps an earlier subsystem alive. Only the number after the last n is the same in all names,
-// because it is the number of the namespace in its subsystem (head->instance). The parent devices identify the subsystem and the
+// because it is the namespace's number within its subsystem (head->instance). The parent devices identify the subsystem and the
 // controller.
 
 import (
@@ -45,7 +45,7 @@ func (t *Tree) NVMeControllers(sysPath string) []string {
 	return nil
 }
 
-// children returns the sysfs paths of the entries of a directory that belong to one of the given kernel subsystems.
+// children returns the sysfs paths of those entries in a directory that belong to one of the given kernel subsystems.
 func children(t *Tree, dir string, classes ...string) (found []string) {
 	for _, name := range t.Names(dir) {
 		if p := dir + "/" + name; slices.Contains(classes, t.Link(p, "subsystem")) {
@@ -89,9 +89,9 @@ func isPath(t *Tree, disk, head string) bool {
 	return t.Uint(disk, "hidden") != 0 && sameNamespace(t, disk, head)
 }
 
-// sameNamespace reports whether two devices of one subsystem represent the same namespace. sameNamespace compares the attributes
-// nsid and wwid if both devices have them. The nsid alone is not sufficient, because controllers may have private namespaces with
-// the same ID. Generic nodes have neither attribute, so sameNamespace compares the numbers in their names.
+// sameNamespace reports whether two devices in the same subsystem represent the same namespace. sameNamespace compares the
+// attributes nsid and wwid if both devices have them. The nsid alone is not sufficient, because controllers may have private
+// namespaces with the same ID. Generic nodes have neither attribute, so sameNamespace compares the numbers in their names.
 func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package sysfs reads attributes and links in sysfs. The package also reads the files in sysfs, procfs and configfs that show how
-// a block device is used. The daemon and metalplug-reset share this package, so both interpret these files in the same way. The
-// package does not open device nodes, and does not use ioctls.
+// a block device is used. The daemon and metalplug-reset share this package, so that both interpret these files in the same way.
+// The package does not open device nodes or use ioctls.
 //
 // Follows Documentation/filesystems/sysfs.rst.
 package sysfs
@@ -33,9 +33,9 @@ const AttrSize = 4096
 // Devices is the directory below which sysfs shows all devices. The other directories of sysfs contain links into it.
 const Devices = "/sys/devices/"
 
-// Tree contains the locations of the kernel's files. The methods of Tree accept kernel paths ("/sys/devices/…", "/dev/…",
-// "/proc/…") and translate them to these locations. The zero value is not usable, because it would translate "/sys/devices" to
-// "/devices".
+// Tree contains the locations of the files that the kernel provides. The methods of Tree accept kernel paths ("/sys/devices/…",
+// "/dev/…", "/proc/…") and translate them to these locations. The zero value is not usable, because it would translate
+// "/sys/devices" to "/devices".
 type Tree struct {
 	Sys  string // path of sysfs, "/sys"
 	Dev  string // path of the device nodes, "/dev"
@@ -53,7 +53,8 @@ func (t *Tree) roots() [3]prefixed {
 	return [3]prefixed{{"/sys", t.Sys}, {"/dev", t.Dev}, {"/proc", t.Proc}}
 }
 
-// Recording returns a copy of the tree. The methods of this copy record the last error from listing a directory in *failure.
+// Recording returns a copy of the tree. If a method of this copy cannot list a directory, it records the error in *failure, where
+// a later error replaces it.
 func (t *Tree) Recording(failure *error) *Tree {
 	own := *t
 	own.failure = failure
@@ -85,7 +86,7 @@ func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 
 // ReadStart returns at most size bytes from the start of a file. ReadStart calls read(2) once and bypasses Go's poller, because
 // os.ReadFile would wait forever if a driver returns EAGAIN. ReadStart never reads more than size bytes, because some devices
-// hang after a read of their whole configuration space (pci_read_config). The error is [ErrGone] if the file does not exist.
+// hang after their whole configuration space has been read (pci_read_config). The error is [ErrGone] if the file does not exist.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -179,9 +180,8 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names returns the sorted entries of a directory in sysfs, procfs or /dev. If the directory does not exist, there are no
-// entries. If the directory cannot be listed, entries may be missing. Code that must notice a failed listing uses
-// [Tree.Recording].
+// Names returns the sorted names in a directory in sysfs, procfs or /dev. If the directory does not exist, there are no entries.
+// If the directory cannot be listed, entries may be missing. Code that must notice a failed listing must use [Tree.Recording].
 func (t *Tree) Names(dir string) (names []string) {
 	entries, err := os.ReadDir(t.Path(dir))
 	if err != nil && t.failure != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -199,8 +199,8 @@ func (t *Tree) Numbered(dir, prefix string) []string {
 	return slices.DeleteFunc(t.Names(dir), func(name string) bool { return !IsNumbered(name, prefix) })
 }
 
-// Properties returns the properties in the attribute "uevent" of the device at sysPath, such as DRIVER, PCI_SLOT_NAME
-// and MAJOR.
+// Properties returns the properties from the attribute "uevent" of the device at sysPath, such as DRIVER, PCI_SLOT_NAME and
+// MAJOR.
 func (t *Tree) Properties(sysPath string) map[string]string {
 	text, err := t.Attr(sysPath, "uevent")
 	if err != nil {
@@ -209,7 +209,7 @@ func (t *Tree) Properties(sysPath string) map[string]string {
 	return KeyValues(text, "=")
 }
 
-// KeyValues parses lines that consist of a key, a separator and a value. KeyValues removes the white space around a value.
+// KeyValues parses lines that consist of a key, a separator and a value. KeyValues removes any white space around a value.
 func KeyValues(text, separator string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.Lines(text) {

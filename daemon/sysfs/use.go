@@ -2,14 +2,14 @@
 
 package sysfs
 
-// This file checks whether this machine uses a block device. The functions in this file read only files that the kernel provides,
-// and never open the device.
+// This file checks whether this machine uses a block device. The functions in this file read only kernel files, and never open
+// the device.
 //
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single file shows every use of a disk. mountinfo lists mounted file systems. For btrfs, mountinfo shows a number that
-// belongs to no disk, and names only one of the disks. LVM, md and bcache are in holders/ while they are active. If metalplug
+// No single file shows every use of a disk. mountinfo lists mounted file systems. For btrfs, mountinfo shows a number that does
+// not belong to any disk, and names only one of the disks. LVM, md and bcache are in holders/ while they are active. If metalplug
 // cannot determine whether a device is in use, it treats the device as in use.
 //
 // A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) combines them. If one of
@@ -116,8 +116,8 @@ func (t *Tree) InUse(d Disk) error {
 	return nil
 }
 
-// checkMounts checks the mounts of this host and of this process. The mounts of a confined process may differ from those of the
-// host. If procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
+// checkMounts checks the mounts of this host and of this process. A confined process may have different mounts from the host. If
+// procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
 func checkMounts(t *Tree, d Disk) error {
 	own, err := t.ReadAll("/proc/self/mountinfo")
 	if err != nil {
@@ -135,10 +135,10 @@ func checkMounts(t *Tree, d Disk) error {
 	return nil
 }
 
-// mountOf checks whether a line of mountinfo describes a mount of a disk or of one of its partitions. mountOf returns this part
-// of the disk and the mount point, or an empty mount point for any other line. The device number "0:N" means that the file system
-// has no device or, like btrfs, several devices. For such a file system, only the source that was passed to mount(2) can name a
-// block device. The source may be a node or a udev link. Follows Documentation/filesystems/proc.rst, 3.5.
+// mountOf checks whether a mountinfo line describes a mount of a disk or of one of its partitions. If so, mountOf returns this
+// part of the disk and the mount point. Otherwise, it returns an empty mount point. The device number "0:N" means that the file
+// system has no device or, like btrfs, several devices. For such a file system, only the source that was passed to mount(2) can
+// name a block device. The source may be a node or a udev link. Follows Documentation/filesystems/proc.rst, 3.5.
 func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 	mount, filesystem, _ := strings.Cut(line, " - ")
 	fields := strings.Fields(mount) // ID, parent, major:minor, root, mount point, …
@@ -155,7 +155,7 @@ func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 	return part, unescape(fields[4])
 }
 
-// partNamed resolves links from a name in /dev, and returns the part of the disk to which the resulting node belongs. The name
+// partNamed resolves the links at a name in /dev, and returns the part of the disk that the resulting node belongs to. The name
 // may be misleading, but metalplug-reset later detects mounts, swap space and loop devices reliably. The kernel opens a device
 // exclusively to mount it or to swap to it. For a loop device, the kernel shows the number of the backing device.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
@@ -186,7 +186,7 @@ func checkSwaps(t *Tree, d Disk) error {
 	return nil
 }
 
-// checkHolders checks for devices that the kernel has built on the disk, such as LVM, md and bcache.
+// checkHolders checks for devices that the kernel has built on top of the disk, such as LVM, md and bcache.
 func checkHolders(t *Tree, d Disk) error {
 	if p, ok := d.Part(func(n Node) bool { return len(t.Names(n.SysPath+"/holders")) > 0 }); ok {
 		return usef(false, "%s is part of %s", p.Name(), strings.Join(t.Names(p.SysPath+"/holders"), ", "))
@@ -194,7 +194,8 @@ func checkHolders(t *Tree, d Disk) error {
 	return nil
 }
 
-// checkBtrfs checks whether the disk is part of a mounted btrfs. For a btrfs on several disks, mountinfo may name another disk.
+// checkBtrfs checks whether the disk is part of a mounted btrfs file system. For a btrfs on several disks, mountinfo may name
+// another disk.
 func checkBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
@@ -204,8 +205,8 @@ func checkBtrfs(t *Tree, d Disk) error {
 	return nil
 }
 
-// checkBackingFiles checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
-// exclusive open would not detect them. A zram or loop device whose attribute cannot be read is not set up.
+// checkBackingFiles checks for zram and loop devices that use the disk. Loop devices do not open the disk exclusively, so even an
+// exclusive open would not detect them. If this attribute of a zram or loop device cannot be read, the device is not set up.
 func checkBackingFiles(t *Tree, d Disk) error {
 	const class = "/sys/class/block"
 	for _, kind := range []struct{ prefix, attr string }{{"loop", "/loop/backing_file"}, {"zram", "/backing_dev"}} {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unit lets metalplugd run a vendor unit. The package contains the request from metalplugd, and the helper that answers
-// this request.
+// Package unit lets metalplugd run a vendor unit. The package contains metalplugd's request and the helper that answers it.
 //
 // A request names a resource, a stage and a device, but never a unit. The helper reads the unit's name from the configuration.
 // Therefore, a request can start only units that the operator has configured.
@@ -32,7 +31,7 @@ const (
 	Release = "release"
 )
 
-// Request is a request to run a unit that is configured for a resource.
+// Request is a request to run a unit configured for a resource.
 type Request struct {
 	Resource string `json:"resource"`
 	Stage    string `json:"stage"`
@@ -51,9 +50,9 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Run asks the helper to start the unit that is configured for a resource and a stage. The unit gets the ID of the device. Run
-// blocks until the unit has succeeded or failed. If the deadline of ctx passes, the helper stops the unit. If ctx is cancelled,
-// the unit keeps running.
+// Run asks the helper to start the unit configured for a resource and a stage. The unit gets the device ID. Run blocks until the
+// unit has succeeded or failed. If the deadline of ctx passes, the helper stops the unit. If ctx is cancelled, the unit keeps
+// running.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -79,7 +78,7 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	return nil
 }
 
-// check returns an error if a request is invalid. The function checks neither the resource nor the stage, because the helper
+// check returns an error if a request is invalid. The function does not check the resource or the stage, because the helper
 // accepts only those in the configuration.
 func (r Request) check() error {
 	switch {
@@ -91,7 +90,7 @@ func (r Request) check() error {
 	return nil
 }
 
-// Helper answers the requests from a [Client].
+// Helper answers requests from a [Client].
 type Helper struct {
 	File string // main configuration file
 	// Run starts an instance of a template unit, as [units.Run] does.

@@ -16,8 +16,8 @@ type DiskFacts struct {
 	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // the evidence about the disk, or nil
-	// Presence describes the current appearance of the disk at the last inspection, see [evidence.Book.Presence]. Presence is
-	// empty if metalplug cannot distinguish the disk from other disks.
+	// Presence describes the current appearance of the disk at the last inspection (see [evidence.Book.Presence]). Presence is empty
+	// if metalplug cannot distinguish the disk from other disks.
 	Presence string
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
@@ -31,7 +31,7 @@ func (f *Facts) Evident() bool {
 // unless its last tenant's data is erased before the next container starts.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.OfferedWithData() || f.isProven() }
 
-// Complete reports whether the evidence about a disk is complete. Complete ignores the processes that have the disk open.
+// Complete reports whether the evidence about a disk is complete. Complete does not consider which processes have the disk open.
 func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
@@ -44,8 +44,8 @@ func (f *Facts) holdersChecked() bool {
 
 func (f *Facts) isProven() bool { return f.Complete() && f.holdersChecked() }
 
-// Unused reports whether nothing is on a device that a tenant left, according to valid evidence. Devices that are not disks need no
-// evidence. The result is false for hardware that cannot be identified.
+// Unused reports whether valid evidence shows that a device contains nothing that a tenant left. Devices that are not disks need
+// no evidence. The result is false for hardware that cannot be identified.
 func (f *Facts) Unused() bool {
 	switch {
 	case !f.Disk.Surveyed, f.Seen == nil:
@@ -64,7 +64,7 @@ func (f *Facts) MustRead() bool {
 		(v == nil || v.Kind == "") && (f.Lease.Failure == "" || !f.Offered)
 }
 
-// diskTodo returns the work that is needed to complete the evidence about a disk.
+// diskTodo returns the work needed to complete the evidence about a disk.
 func (f *Facts) diskTodo() Todo {
 	v := f.Disk.Evidence
 	switch {
@@ -113,15 +113,15 @@ func (f *Facts) missingEvidence() error {
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
 
-// Content returns the description of the data on a disk. The parameter "offer" is the error that explains why the disk is not
+// Content returns the description of the data on a disk. The parameter "offer" is the error that states why the disk is not
 // offered.
 func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Remedy returns the command with which an operator can make a disk available to pods although it contains data. A disk with an
-// identity can be adopted. A disk without an identity must be reset instead, because an adoption would also apply to another disk
-// in its place.
+// Remedy returns the command that makes a disk available to pods even though it contains data. A disk with an identity can be
+// adopted. A disk without an identity must be reset instead, because an adoption would also apply to a disk that later takes its
+// place.
 func Remedy(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers the disk", id)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict determines from facts whether a device is healthy, why it is unhealthy, and which work is pending.
+// Package verdict uses facts to determine whether a device is healthy, why it is unhealthy, and which work is pending.
 package verdict
 
 import (
@@ -33,18 +33,18 @@ type Facts struct {
 	Firmware string   // the unit from [device.Rule].Init that has run
 	Uninit   string   // why the Init unit failed, or empty
 	Work     string   // why the device is Unhealthy while metalplug works on it, or empty
-	Frozen   *Verdict // the verdict that is shown while metalplug's own work changes the hardware, or nil
+	Frozen   *Verdict // the verdict to show while metalplug's own work changes the hardware, or nil
 }
 
-// Faults are the faults of the hardware itself.
+// Faults are faults in the hardware itself.
 type Faults struct {
-	Marks    []string      // faults of the device and its parents, from events and counters
+	Marks    []string      // faults in the device and its parents, from events and counters
 	Warnings []string      // faults from events and counters that do not prevent the use of the device
 	Stuck    time.Duration // how long the hardware has not answered, or 0
-	Flapping string        // why metalplug does not yet trust a device that has no fault now
+	Flapping string        // why metalplug does not yet trust a device that currently has no fault
 }
 
-// Verdict is the health of a device with its reason.
+// Verdict is a device's health and the reason for it.
 type Verdict struct {
 	Healthy bool
 	// Parked reports whether the device is Unhealthy only because of a cordon, a bundle or a claim, and not because of a fault.
@@ -61,23 +61,24 @@ type Verdict struct {
 }
 
 var (
-	// errElsewhere explains why a device is Unhealthy in the resource that offered it before. A pod may still hold the device
-	// under the name of this old resource. If the new resource offered it too, the kubelet could give the device to a second pod.
+	// errElsewhere explains why a device is Unhealthy in the resource that used to offer it. A pod may still hold the device under
+	// the name of this old resource. If the new resource offered it too, the kubelet could give the device to a second pod.
 	errElsewhere = errors.New("the device now belongs to resource")
 	// errNotBack explains why a device from a saved file is Unhealthy until an inspection finds it.
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
-// lastPodEnded explains why a disk is not offered right after its last pod. metalplug must first erase or read the disk.
+// lastPodEnded explains why a disk is not offered right after its last pod has ended. metalplug must first erase or read the
+// disk.
 const lastPodEnded = "the last pod has just ended"
 
-// BeingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
+// BeingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod has ended.
 const BeingCleared = "being cleared after the last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased. While a tenant holds the
-// device, Unfit also ignores that the device is in use. After a tenant has ended, metalplug cleans up the device only if the
-// device is in a device list. A device that must be cleaned up therefore enters the list of its own resource before it can join a
-// bundle.
+// device, Unfit also ignores the fact that the device is in use. After a tenant has ended, metalplug cleans up the device only if
+// the device is in a device list. A device that must be cleaned up therefore enters the list of its own resource before it can
+// join a bundle.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.NeedsClearing()) {
@@ -87,7 +88,7 @@ func (f *Facts) Unfit() error {
 }
 
 // CanLeave reports whether a disk with a tenant's data can leave its device list or its bundle before the data is erased. The
-// disk can leave if the data is in any case erased before the next container starts.
+// disk can leave if the data will be erased anyway before the next container starts.
 func (f *Facts) CanLeave() bool {
 	return f.Aside != "" && f.OfferedWithData() && !f.NeedsClearing() && f.Unusable() == nil
 }
@@ -111,7 +112,7 @@ func (f *Facts) Unusable() error {
 	return cmp.Or(f.missingProof(), f.Seen.Offer)
 }
 
-// missingProof describes the evidence that is missing before a disk without a tenant can be offered, or returns nil.
+// missingProof describes the evidence that is still needed to offer a disk without a tenant, or returns nil.
 func (f *Facts) missingProof() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.OfferedWithData() && f.Same:
@@ -124,15 +125,15 @@ func (f *Facts) missingProof() error {
 	return f.missingEvidence()
 }
 
-// OfferedWithData reports whether a disk is offered in spite of a tenant's data, which is erased before the next container
-// starts.
+// OfferedWithData reports whether a disk is offered even though it contains a tenant's data. This data is erased before the next
+// container starts.
 func (f *Facts) OfferedWithData() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// isErasable reports whether a tenant's data is the only reason for not offering the disk, and will be erased before another
-// tenant can read the data.
+// isErasable reports whether a tenant's data is the only reason not to offer the disk, and will be erased before another tenant
+// can read it.
 func (f *Facts) isErasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.OfferedWithData() && (f.Lease.Used || f.Same)
 }
@@ -140,7 +141,7 @@ func (f *Facts) isErasable() bool {
 // NeedsClearing reports whether the device must still be cleared before another tenant gets it.
 func (f *Facts) NeedsClearing() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
 
-// HardwareFaults returns the faults of the hardware from the last inspection, events and counters.
+// HardwareFaults returns the hardware faults that the last inspection, events and counters have shown.
 func (f *Facts) HardwareFaults() string {
 	inspected := ""
 	switch {
@@ -160,7 +161,7 @@ func join(first string, more []string) string {
 	return strings.Join(more, "; ")
 }
 
-// Lost reports whether the pod that holds the device has lost it, through the removal of the hardware or a fault that only a
+// Lost reports whether the pod that holds the device has lost it, because the hardware was removed or has a fault that only a
 // reset can clear. The result is false while metalplug's own work changes the hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
@@ -198,7 +199,7 @@ func (f *Facts) Verdict() Verdict {
 	var v Verdict
 	unfit := f.Unfit()
 	v.Stale = f.Offered && unfit != nil
-	if unfit == nil && f.Seen.Offer != nil { // the device is offered in spite of this reason
+	if unfit == nil && f.Seen.Offer != nil { // the device is offered despite this reason
 		v.Reserved = f.Seen.Offer.Error()
 	}
 	switch {
@@ -208,10 +209,10 @@ func (f *Facts) Verdict() Verdict {
 		v.Barred = v.Reserved
 	}
 	switch {
-	case unfit != nil && f.Unusable() == nil: // the device is in no bundle, perhaps because of its own fault
+	case unfit != nil && f.Unusable() == nil: // the device is not in a bundle, perhaps because of its own fault
 		v.Reason = cmp.Or(f.HardwareFaults(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
 	case f.NeedsClearing() && !f.Lease.Held() && f.Seen != nil && device.OnlyUnanswered(f.Seen.Offer):
-		v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is erased
+		v.Reason = cmp.Or(f.Lease.Failure, f.pendingReason()) // no helper answers while the disk is being erased
 	case unfit != nil:
 		v.Reason = unfit.Error()
 	default:
@@ -265,9 +266,9 @@ const (
 	AskHolders   Todo = "disk not checked" // check which processes have the disk open
 )
 
-// Todo returns the work that is pending for a device. If a disk has no content from a tenant, or need not be erased yet, the only
-// work is to check that the processes of the last tenant have ended. An operator may be using a cordoned disk, so metalplug reads
-// such a disk but does not write to it.
+// Todo returns the work that is pending for a device. If a disk contains no tenant's data, or need not be erased yet, the only
+// work is to check that the last tenant's processes have ended. An operator may be using a cordoned disk, so metalplug reads such
+// a disk but does not write to it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
