@@ -29,7 +29,7 @@ type Item struct {
 	Place
 }
 
-// ID returns the ID of a bundle. The parameter "first" is the ID of its first member.
+// ID returns a bundle's ID. The parameter "first" is the ID of its first member.
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
 // Seen returns the IDs of the bundles that can be formed from the devices in seen. If no bundle can be formed, the result "short"

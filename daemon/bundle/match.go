@@ -70,7 +70,7 @@ func (n *Node) nodesAtDepth(depth int) (tops []*Node) {
 	return tops
 }
 
-// assign adds each item to the node of its leaf, and counts the items in each subtree.
+// assign adds each item to its leaf's node and counts the items in each subtree.
 func (n *Node) assign(items []Item, kinds int) {
 	for _, l := range n.Leaves {
 		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)

@@ -29,7 +29,7 @@ type Device struct {
 	Udev          *udev.Device // the udev device at SysPath, which must not be modified, or nil before the first inspection
 	rule          *Rule        // the rule that assigns the device to a resource, or nil
 	firstFunction string       // for a device without a PCI parent, the sysfs path of the first PCI function that leads to it
-	group         *groupNodes  // the nodes of a group; set only during an inspection
+	group         *groupNodes  // a group's nodes; set only during an inspection
 }
 
 // ClassName returns the name of the device's class. The name is empty if only the kubelet's checkpoint lists the device.
@@ -40,7 +40,7 @@ func (d *Device) ClassName() string {
 	return d.Class.Name
 }
 
-// nodes returns the udev devices whose nodes belong to the device d.
+// nodes returns the udev devices whose nodes belong to d.
 func (d Device) nodes() []udev.Device {
 	if d.group != nil {
 		return d.group.all
@@ -173,8 +173,8 @@ const idSize = 63 - len("::999")
 
 // MakeID joins the parts of a hardware identity with "-" into a device ID of at most 58 bytes. The ID contains only characters
 // that CDI allows in device names (letters, digits, "_", ".", ":", "-", with a letter or digit at both ends). The ID never
-// contains "::", because "::" precedes the number of a share. If MakeID replaces or removes characters, it appends eight
-// hexadecimal digits of the SHA-256 of the original identity, so that the ID stays unique.
+// contains "::", because "::" precedes a share's number. If MakeID replaces or removes characters, it appends eight hexadecimal
+// digits of the SHA-256 of the original identity, so that the ID stays unique.
 func MakeID(parts ...string) string {
 	original := strings.Join(parts, "-")
 	id := strings.ReplaceAll(strings.Map(idRune, original), "::", ":-")

@@ -28,7 +28,7 @@ type Explained struct {
 	Steps []Step
 }
 
-// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If the udev device contains no
+// Explain inspects a udev device in the same way as [Look] and explains the result in steps. If the udev device contains no
 // device, Explain returns a single result whose device has no ID. Like Look, Explain may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, &seen)

@@ -10,7 +10,7 @@ package device
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers, plugins/xfpga/sysfs.c in
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and the number of the port on it. The serial number of a card is not used, because only
+// Identity: the PCI address of the card and the number of the port on it. A card's serial number is not used, because only
 // privileged users can read this number in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is
 // programmed. The number in dfl-port.N depends on the order of discovery.
 //
@@ -75,7 +75,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}
 	// Until the driver is bound, a port has no attributes, and opening its node fails with ENXIO.
 	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
-		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // the name of the node without its number
+		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // the node's name without its number
 		return nil, incompletef("driver %s is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE", missing)
 	}
 	port, err := h.Attr(u.SysPath, "id")

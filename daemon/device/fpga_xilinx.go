@@ -12,7 +12,7 @@ package device
 // the card. In a virtual machine, the management function may be missing.
 //
 // Health: with XRT, both functions must be ready and not offline, and neither may report a bad state. In addition, the management
-// function must answer when its PCI configuration space is read. The xdma driver does not report the health of a card.
+// function must answer when its PCI configuration space is read. The xdma driver does not report a card's health.
 //
 // Nodes: with XRT, a container gets the render node. A container never gets /dev/xclmgmtN, because a process can program the card
 // through this node. However, class node can offer this node. With xdma, a container gets the nodes that are intended for the

@@ -10,8 +10,8 @@ package device
 //
 // Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. The ID stays the same when
 // the card moves to another slot. A GPU that reports no ID (Intel, AMD's consumer cards, accelerators) is identified by its PCI
-// address, which belongs to the slot. The number of a node is never part of the identity, because DRM assigns the lowest free
-// minor to a new device (drm_minor_alloc).
+// address, which belongs to the slot. A node's number is never part of the identity, because DRM assigns the lowest free minor to
+// a new device (drm_minor_alloc).
 //
 // Parts: metalplug does not offer a partitioned GPU as a whole, because its parts use its memory. metalplug offers each part
 // instead. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI

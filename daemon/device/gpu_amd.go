@@ -102,8 +102,8 @@ func kfdNodes(h *Host, function string) []string {
 }
 
 // kfdAt reports whether a location in the topology belongs to the PCI function with the given address. The low 16 bits of a
-// location contain the bus, device and function. The location of a partition also contains the number of the partition, in place
-// of the function or, with other kernels, in the upper four bits of the location.
+// location contain the bus, device and function. The location of a partition also contains the partition's number, in place of
+// the function or, with other kernels, in the upper four bits of the location.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -129,8 +129,8 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
 
-// addAMD adds the nodes of a GPU or partition, and the compute driver's /dev/kfd. The module creates /dev/kfd before it probes
-// any GPU (kfd_chardev_init). A kernel without CONFIG_HSA_AMD does not create this node, but its GPUs can still render.
+// addAMD adds a GPU's or partition's nodes, and the compute driver's /dev/kfd. The module creates /dev/kfd before it probes any
+// GPU (kfd_chardev_init). A kernel without CONFIG_HSA_AMD does not create this node, but its GPUs can still render.
 func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
 		r.addFunction(d.SysPath)

@@ -10,8 +10,8 @@ package device
 //
 // The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU instance. Each
 // gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file "access" with the minor of
-// a node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a hash of a
-// number that only the driver knows (nvGenerateSmcUuid), and only NVML returns it.
+// a node in /dev/nvidia-caps. The files show neither an instance's profile (1g.10gb) nor its UUID. The UUID is a hash of a number
+// that only the driver knows (nvGenerateSmcUuid), and only NVML returns it.
 //
 // Identity: the GPU's UUID and the numbers of the GPU instance and the compute instance. Drivers before 470 used the same numbers
 // in the UUID of a MIG device (MIG-GPU-<UUID>/<GI>/<CI>). The identity is valid as long as the instance exists. A new instance

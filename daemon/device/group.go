@@ -90,8 +90,8 @@ func usbParent(h *Host, sysPath string) string {
 	return ""
 }
 
-// members returns the nodes of a group, in the order of the patterns. The parameter owner is the group's hardware, or empty for
-// the whole machine.
+// members returns a group's nodes, in the order of the patterns. The parameter owner is the group's hardware, or empty for the
+// whole machine.
 func (g *Group) members(h *Host, owner string) []udev.Device {
 	var members []udev.Device
 	for _, kind := range []string{"/sys/dev/char", "/sys/dev/block"} {
@@ -142,8 +142,8 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 // errNoMember means that a udev device is not in the group of a rule.
 var errNoMember = errors.New("not a member of its group")
 
-// groupOf reports whether u belongs to one of the rule's groups, and returns the group's hardware. Hardware that has only
-// optional nodes does not form a group.
+// groupOf reports whether u belongs to one of the rule's groups and returns the group's hardware. Hardware that has only optional
+// nodes does not form a group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
 	if !g.matches(u.DevNode) {
@@ -163,15 +163,15 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	return owner, true
 }
 
-// groupNodes contains the nodes of a group.
+// groupNodes contains a group's nodes.
 type groupNodes struct {
 	all     []udev.Device // in the order of the patterns; the first one represents the group
 	missing error         // the error that names the missing nodes, or nil
 }
 
 // identifyGroup identifies the group whose first member is u. An error means that u is not the first member, or that a member
-// must not be offered or gives access to a disk. A group cannot contain disks, because udev reports the content of a disk only
-// for the disk's own node.
+// must not be offered or gives access to a disk. A group cannot contain disks, because udev reports a disk's content only for the
+// disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -198,8 +198,8 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers returns the nodes of a group. The map "taken" contains the matching nodes that belong to another class, or to the
-// group of an earlier rule, with their owners.
+// ownMembers returns a group's nodes. The map "taken" contains the matching nodes that belong to another class, or to the group
+// of an earlier rule, with their owners.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -215,7 +215,7 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupID returns the ID of a group. The ID contains the resource name, because several resources may have a group on the same
+// groupID returns a group's ID. The ID contains the resource name, because several resources may have a group on the same
 // hardware.
 func groupID(h *Host, r *Rule, owner string) string {
 	parts := []string{"group", strings.ReplaceAll(r.Resource, "/", ":")}

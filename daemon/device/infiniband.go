@@ -7,18 +7,18 @@ package device
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
-// Identity: the node GUID, which the vendor assigns. RoCE adapters derive it from the MAC address. The name of a device is not
-// used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
-// order of discovery. An unconfigured virtual function has the GUID 0, so its identity is its PCI address.
+// Identity: the node GUID, which the vendor assigns. RoCE adapters derive it from the MAC address. A device's name is not used,
+// because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the order
+// of discovery. An unconfigured virtual function has the GUID 0, so its identity is its PCI address.
 //
 // All of an adapter's virtual functions share its link. If this host uses virtual functions as RDMA devices, metalplug does not
 // offer the adapter itself.
 //
-// Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
-// state is read every five seconds. The checks in pci.go also apply. After "rdma system set netns exclusive", each RDMA
-// device belongs to a single network namespace. For a pod with its own network namespace, the network plugin must then move the
-// device into this namespace, because ib_uverbs_open returns EPERM otherwise. The exclusive mode causes only a warning, because
-// pods in the host's network namespace can still open the devices.
+// Health: at least one port must be ACTIVE with its link up. The kernel sends no event when a port's state changes, so the state
+// is read every five seconds. The checks in pci.go also apply. After "rdma system set netns exclusive", each RDMA device belongs
+// to a single network namespace. For a pod with its own network namespace, the network plugin must then move the device into this
+// namespace, because ib_uverbs_open returns EPERM otherwise. The exclusive mode causes only a warning, because pods in the host's
+// network namespace can still open the devices.
 //
 // Nodes: a container gets /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
 // connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
@@ -45,7 +45,7 @@ var InfiniBand = Class{
 	Name:  InfiniBandName,
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
-	// In sysfs, the device that has the node is a sibling of the subject, and appears before the subject.
+	// In sysfs, the device that has the node is a sibling of the subject and appears before it.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "infiniband_mad"},

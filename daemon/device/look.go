@@ -21,14 +21,14 @@ type Sighting struct {
 	Target     *Target    // target at the time of the inspection, or nil if no helper can work on the device
 	Offer      error      // reason why the device must not be offered, or nil
 	Health     error      // reason why the device is unhealthy, or nil
-	// Fingerprint identifies the content of the disk. Fingerprint is empty if the disk was not read. Asked is the earlier
-	// fingerprint that was sent to the probe.
+	// Fingerprint identifies the disk's content. Fingerprint is empty if the disk was not read. Asked is the earlier fingerprint
+	// that was sent to the probe.
 	Fingerprint, Asked string
 	Blank              bool      // the probe found no data on the disk
 	Size               int64     // size of the disk in bytes, or 0 if unknown
 	Written            uint64    // sectors written to the disk before the probe (see [sysfs.Written])
 	Warning            string    // a problem with a usable device that the operator should handle
-	Unread             bool      // no helper answered, so the content and the health of the disk are unknown
+	Unread             bool      // no helper answered, so the disk's content and health are unknown
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot (see [Host.Instance])

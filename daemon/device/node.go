@@ -10,9 +10,9 @@ package device
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
 // Identity: the serial number, which stays the same when the device moves to another port. A device without a serial number is
-// identified by its path through the buses, which belongs to the port. A device without such a path is identified by the name of
-// its node, which is sufficient for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values.
-// See node_identity.go.
+// identified by its path through the buses, which belongs to the port. A device without such a path is identified by its node's
+// name, which is sufficient for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values. See
+// node_identity.go.
 //
 // Health: the node must exist, and the checks in pci.go must succeed for the PCI function above it. A VFIO group is
 // unhealthy if one of its functions is unhealthy.

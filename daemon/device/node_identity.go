@@ -7,8 +7,8 @@ package device
 // Follows udev's builtins usb_id and path_id, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
 // The serial number stays the same when the device moves to another port. The path through the buses belongs to the port. The
-// name of the node is sufficient for nodes without hardware. For other nodes, the name is the last resort. All nodes of a device
-// have the same serial number and path. The ID of each such node therefore includes a part that distinguishes this node from the
+// node's name is sufficient for nodes without hardware. For other nodes, the name is the last resort. All nodes of a device have
+// the same serial number and path. The ID of each such node therefore includes a part that distinguishes this node from the
 // others.
 
 import (
@@ -47,8 +47,8 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf returns the ID of a node. The ID consists of the device's identity and a part that distinguishes the node from the
-// device's other nodes.
+// nodeIDOf returns a node's ID. The ID consists of the device's identity and a part that distinguishes the node from the device's
+// other nodes.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
 	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {

@@ -2,7 +2,7 @@
 
 package device
 
-// The first part of this file finds the nodes of a device, and udev's links to them.
+// The first part of this file finds a device's nodes, and udev's links to them.
 
 import (
 	"fmt"

@@ -8,9 +8,9 @@ package device
 // 60-persistent-storage.rules of udev.
 //
 // Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. If the namespace reports none of
-// them, the wwid consists of the vendor, serial number, model and namespace ID. The name of a namespace is not stable. The
-// numbers in a name such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not
-// the namespace ID.
+// them, the wwid consists of the vendor, serial number, model and namespace ID. A namespace's name is not stable. The numbers in
+// a name such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the
+// namespace ID.
 //
 // Health: a controller of the namespace must be live, and the checks in pci.go must succeed for the controller's PCI
 // function. With native multipathing, one working path is enough.
@@ -54,7 +54,7 @@ var NVMe = Class{
 		// The controllers report the state, but with multipathing they are not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk, and appears after the disk
+		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk and appears after it
 		stackedDevices,
 	},
 	Disks:    true,

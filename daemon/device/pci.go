@@ -56,8 +56,8 @@ func (c Counter) Mark(before uint64) Mark {
 	return Mark{SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal, Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name)}
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if no function answers. If the class needs all functions,
-// the device is unhealthy as soon as one of them does not answer.
+// pciHealth checks a device's functions. The device is unhealthy if no function answers. If the class needs all functions, the
+// device is unhealthy as soon as one of them does not answer.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
@@ -86,8 +86,8 @@ func (h *Host) Answers(function string, wake bool) error {
 }
 
 // errorCounters reads the kernel's error counters for a function. The counters exist only if the kernel, and not the firmware,
-// handles the errors (AER). A line such as "TOTAL_ERR_FATAL 3" contains the value of a counter. The names in the other lines
-// depend on the kernel.
+// handles the errors (AER). A line such as "TOTAL_ERR_FATAL 3" contains a counter's value. The names in the other lines depend on
+// the kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
@@ -138,8 +138,8 @@ func pciAddress(sysPath string) string {
 	return ""
 }
 
-// pciVendor returns the vendor ID of a PCI function. The ID has four hexadecimal digits in upper case, as in the kernel's
-// property PCI_ID.
+// pciVendor returns a PCI function's vendor ID. The ID has four hexadecimal digits in upper case, as in the kernel's property
+// PCI_ID.
 func pciVendor(u udev.Device) string {
 	vendor, _, _ := strings.Cut(u.Properties.Value("PCI_ID"), ":")
 	return vendor

@@ -28,7 +28,7 @@ var (
 	ErrIncomplete = errors.New("not complete")
 	// ErrForeign means that the disk no longer contains exactly the data that its last pod left.
 	ErrForeign = errors.New("written by others")
-	// ErrUnanswered means that a helper has not answered, so the state of the disk is unknown.
+	// ErrUnanswered means that a helper has not answered, so the disk's state is unknown.
 	ErrUnanswered = errors.New("no answer")
 	// ErrUnproven means that there is no evidence that the disk is unused.
 	ErrUnproven = errors.New("unproven")

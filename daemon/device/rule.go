@@ -20,7 +20,7 @@ import (
 // The keys of Match and Exclude are names of udev properties, or "ATTR{name}" for a sysfs attribute. The values are patterns for
 // [udev.Glob]. If the device lacks a property, it inherits the property that the kernel reports for the nearest parent. For
 // example, a rule can match PCI_SLOT_NAME for an InfiniBand device, and DRIVER for an NVMe namespace. The key "METALPLUG_ID"
-// stands for the ID of the device. The key "METALPLUG_PART" stands for the name of a part of a device, and never matches a whole
+// stands for the device's ID. The key "METALPLUG_PART" stands for the name of a part of a device, and never matches a whole
 // device.
 type Rule struct {
 	Resource   string
@@ -30,7 +30,7 @@ type Rule struct {
 	AllowInUse bool              // offer the device even if this host uses it
 	Extras     []string          // optional nodes of the class, such as "umad" and "issm"
 	Group      *Group            // the nodes that form one device, or nil; only for class node
-	Bundle     *Members          // the members of a bundle, or nil; only for class bundle
+	Bundle     *Members          // a bundle's members, or nil; only for class bundle
 	Nodes      string            // [NVMeBlock], [NVMeGeneric] or [NVMeBoth], or empty for NVMeBlock; only for class nvme
 
 	// Scrub is the method that erases a disk between two pods. Scrub is empty if disks are not erased. Scrub is [ScrubUnset] if no

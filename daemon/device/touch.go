@@ -134,8 +134,7 @@ func (t *Target) Attributes() map[string]string {
 	return all
 }
 
-// Attribute is a sysfs attribute with its value. The name, such as "wwid" or "device/serial", is relative to the path of a
-// device.
+// Attribute is a sysfs attribute with its value. The name, such as "wwid" or "device/serial", is relative to a device's path.
 type Attribute struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -226,8 +225,8 @@ func (s Smart) problems(unhealthy bool) string {
 	return strings.Join(all, "; ")
 }
 
-// setTarget records the target of the inspected device. The target contains the identity of the device, so that a replacement
-// device does not match the target.
+// setTarget records the target of the inspected device. The target contains the device's identity, so that a replacement device
+// does not match the target.
 func (s *Sighting) setTarget(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
@@ -281,7 +280,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	s.warn(reading.Smart.problems(false))
 }
 
-// identity returns the given attributes that exist and are not empty. These attributes form the identity of a target.
+// identity returns the given attributes that exist and are not empty. These attributes form a target's identity.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {
@@ -292,7 +291,7 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	return all
 }
 
-// nvmeTarget returns the target for a namespace. The identity includes the serial number of the controller, because the ID of a
+// nvmeTarget returns the target for a namespace. The identity includes the controller's serial number, because the ID of a
 // namespace that reports no identifier is derived from this number. The identity also includes the diskseq, which increases each
 // time a disk appears (Documentation/ABI/testing/sysfs-block). A reset of the controller briefly stops all its namespaces. The
 // reset is therefore automatic only if the controller has a single namespace.
@@ -311,7 +310,7 @@ func nvmeTarget(h *Host, d Device) *Target {
 	return t
 }
 
-// portTarget returns the target for an FPGA port. A reset keeps the port's driver bound, and affects no other port.
+// portTarget returns the target for an FPGA port. A reset keeps the port's driver bound and affects no other port.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil

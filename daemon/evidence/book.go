@@ -98,7 +98,7 @@ func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string)
 }
 
 // Saved returns the evidence for the state file. Saved omits the fingerprint of a disk that metalplug is working on. After a
-// crash, the content of this disk may differ from the adopted content.
+// crash, this disk's content may differ from the adopted content.
 func (b *Book) Saved(busy func(medium string) bool) map[string]Evidence {
 	saved := make(map[string]Evidence, len(b.records))
 	for key, v := range b.records {

@@ -19,8 +19,8 @@ type Record struct {
 	Boot string `json:"boot,omitempty"`
 	// Marks contains the faults and warnings that have not been completely cleared, oldest first.
 	Marks []mark `json:"marks,omitempty"`
-	// Counters contains the base value of each error counter. A counter above its base value is a fault or a warning. A key
-	// consists of the sysfs path and the name of the counter.
+	// Counters contains the base value of each error counter. A counter above its base value is a fault or a warning. A key consists
+	// of the sysfs path and the counter's name.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
@@ -87,7 +87,7 @@ func (r *Record) clear(m device.Mark) (changed bool) {
 	return changed || len(r.Marks) != before
 }
 
-// Count compares an error counter with its base value, and reports whether a mark has changed. The first value becomes the base
+// Count compares an error counter with its base value and reports whether a mark has changed. The first value becomes the base
 // value. If a value is lower than the base value, the hardware was replaced or reset, and this value becomes the new base value.
 func (r *Record) Count(c device.Counter) (changed bool) {
 	key := counterKey(c.SysPath, c.Name)

@@ -129,7 +129,7 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 	return h.sendRequest(ctx, r)
 }
 
-// sendRequest sends a request to metalplug-reset, and returns the report from its answer.
+// sendRequest sends a request to metalplug-reset and returns the report from its answer.
 func (h *client) sendRequest(ctx context.Context, r reset.Request) (device.Report, error) {
 	a, err := h.reset.Do(ctx, r)
 	if err != nil {

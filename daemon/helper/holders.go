@@ -131,7 +131,7 @@ func (h *client) claimAll(ctx context.Context, paths []string) (release func(), 
 	return release, nil
 }
 
-// numberOf returns the device number of a node.
+// numberOf returns a node's device number.
 func numberOf(path string) (n cgroup.Number, err error) {
 	var found unix.Stat_t
 	if err := unix.Stat(path, &found); err != nil {

@@ -20,8 +20,8 @@ import (
 // membership is the relation between a device and its bundle. A bundle has no entry in the inventory. It consists of all devices
 // whose bundle field contains its ID. Each of these members has its own lease. The kubelet knows only the bundle's ID.
 type membership struct {
-	bundle         string // the ID of its bundle, or empty
-	bundleResource string // the resource of the bundle
+	bundle         string // its bundle's ID, or empty
+	bundleResource string // the bundle's resource
 	asideReason    string // why the device is offered neither on its own nor in a bundle, or empty
 	// vacant is set if asideReason is not empty and the kubelet has confirmed that no pod holds the device. Only a disk with a
 	// tenant's data can be vacant. Such a disk stays assigned to its resource and is listed as Unhealthy. metalplug then erases the
@@ -41,7 +41,7 @@ func (e *entry) listResource() string { return cmp.Or(e.bundleResource, e.resour
 // Name returns the ID by which the kubelet knows a device. For a bundle member, the result is the bundle's ID.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
-// Parts returns the members of a bundle, or the device itself if it is not a bundle.
+// Parts returns a bundle's members, or the device itself if it is not a bundle.
 func (s *Status) Parts() []*Status {
 	if s.Members == nil {
 		return []*Status{s}
@@ -68,8 +68,8 @@ func (l bundler) members(resource string) *device.Members {
 	return nil
 }
 
-// byBundle returns the members of all bundles. The keys are the IDs of the bundles. The first member of a bundle is the one whose
-// ID became part of the bundle's ID. The other members are sorted by kind and ID.
+// byBundle returns the members of all bundles, by bundle ID. The first member of a bundle is the one whose ID became part of the
+// bundle's ID. The other members are sorted by kind and ID.
 func (l bundler) byBundle() map[string][]*entry {
 	all := make(map[string][]*entry)
 	for _, e := range l.entries {
@@ -246,8 +246,8 @@ func (l bundler) publishBundles(changed updates, now time.Time) {
 	}
 }
 
-// bundleStatus returns the status of a bundle. The bundle is as healthy as its least healthy member. Its lease is that of the
-// member with the highest [urgency].
+// bundleStatus returns a bundle's status. The bundle is as healthy as its least healthy member. Its lease is that of the member
+// with the highest [urgency].
 func bundleStatus(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].bundleResource, Taker: members[0].bundleResource}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}

@@ -52,8 +52,8 @@ func (l *leases) noteReplacedMedium(e *entry) {
 
 // noteAppearance checks whether a disk has reappeared since its tenant left data on it. noteAppearance recognises a new
 // appearance by a new diskseq or, before Linux 5.15, by a new inode of the disk's sysfs directory. If a disk reappears while
-// metalplug is working on it, it may be another disk with the same identity. At the end of the work, the helper must prove that
-// it is still the same disk. Otherwise, metalplug treats it as another disk.
+// metalplug is working on it, it may be another disk with the same identity. When the work ends, the helper must prove that it is
+// still the same disk. Otherwise, metalplug treats it as another disk.
 func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -144,7 +144,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	}
 }
 
-// noteForeignContent records that the content of a disk does not come from a tenant.
+// noteForeignContent records that a disk's content does not come from a tenant.
 func (l *leases) noteForeignContent(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk content changed", "device", e.device.ID, "reason", "metalplug does not erase the disk, because "+reason)

@@ -34,8 +34,8 @@ func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	})
 }
 
-// Uncordon ends the cordon of a device, even if the device is absent. Uncordon reports whether the device was cordoned. The
-// errors are those of [Inventory.Cordon].
+// Uncordon ends a device's cordon, even if the device is absent. Uncordon reports whether the device was cordoned. The errors are
+// those of [Inventory.Cordon].
 func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	err = i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		was = now != nil
@@ -44,7 +44,7 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for the
+// changeCordon replaces a device's cordon. A nil cordon means that the device is not cordoned. changeCordon waits for the
 // snapshot that shows the change. A cordon also cancels an order to erase, but only once the cordon is on disk. If metalplugd
 // ends in between, the state file does not contain the order either (see [loop.record]).
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
@@ -75,7 +75,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 	return cmp.Or(saveErr, err)
 }
 
-// setCordon replaces the cordon of a device, or ends it if c is nil. An inspection then records what the last pod left on a disk,
+// setCordon replaces a device's cordon, or ends it if c is nil. An inspection then records what the last pod left on a disk,
 // before the operator uses the disk.
 func (d *devices) setCordon(id string, c *api.Cordon) {
 	if d.cordons[id] = c; c == nil {

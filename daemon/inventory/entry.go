@@ -50,7 +50,7 @@ type settled struct {
 	Observation
 }
 
-// leases extends disks with the methods that change the lease of a device and derive its status.
+// leases extends disks with the methods that change a device's lease and derive the device's status.
 type leases struct{ *disks }
 
 // newLease returns the lease of a device that metalplug knows nothing about yet. Whether the device can be offered depends on the
@@ -65,14 +65,14 @@ func (d *devices) queueVerdict(e *entry) {
 	d.dirty[e], d.notesStale[e] = true, true
 }
 
-// saveSoon queues an entry for a new verdict, and also schedules a save of the state.
+// saveSoon queues an entry for a new verdict and schedules a save of the state.
 func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
 	d.queueVerdict(e)
 }
 
-// apply applies an event to the lease of a device, and carries out the effects of the event. If the lease's state does not allow
-// the event, the lease stays unchanged, and the result is an error.
+// apply applies an event to a device's lease, and carries out the event's effects. If the lease's state does not allow the event,
+// the lease stays unchanged, and the result is an error.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.applySilently(e, event)
 	l.queueVerdict(e)
@@ -110,9 +110,9 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile applies the result of the last inspection to the lease of a device without a tenant. If the host uses the disk, or an
-// inspection found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk only
-// because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
+// reconcile applies the result of the last inspection to the lease of a device that has no tenant. If the host uses the disk, or
+// an inspection found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk
+// only because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
@@ -132,7 +132,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 	}
 }
 
-// rule returns the rule of a resource, or nil.
+// rule returns a resource's rule, or nil.
 func (d *devices) rule(resource string) *device.Rule {
 	i := slices.IndexFunc(d.rules, func(r device.Rule) bool { return r.Resource == resource })
 	if i < 0 {

@@ -31,7 +31,7 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence about a disk, and logs the reason. If a container is about to write to the disk, the reason is
+// endEvidence deletes the evidence about a disk and logs the reason. If a container is about to write to the disk, the reason is
 // empty and nothing is logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
@@ -111,8 +111,8 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 	})
 }
 
-// recordErased records that a disk was erased. The disk may have reappeared since the last inspection. In that case, the helper
-// reports the new appearance.
+// recordErased records that a disk was erased. The disk may have reappeared since the last inspection. If so, the helper reports
+// the new appearance.
 func (l *leases) recordErased(e *entry, p device.Report) {
 	// The helper erases a disk only if no process has it open, so no separate check is needed.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})

@@ -45,7 +45,7 @@ func (e *entry) noteGiven() {
 			given = append(given, node.Host)
 		}
 	}
-	if e.lease.Held() && (e.heldAsShares() || len(e.Claims) > 0) { // add to the nodes that the other tenants have got
+	if e.lease.Held() && (e.heldAsShares() || len(e.Claims) > 0) { // add to the other tenants' nodes
 		given = append(given, e.Given...)
 	}
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
@@ -230,9 +230,9 @@ func (d *devices) checkExposed(e *entry) error {
 		"run \"metalplugctl reset %s --scrub zero\", and set allow_in_use again", e.device.ID)
 }
 
-// ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
-// device must be a disk that was proven to be unused before, and no other disk may report the same medium. The disk's resource
-// must not offer disks with the host's data, or offer one disk to several tenants.
+// ownsContent reports whether a device's content is treated as the tenant's once the tenant has started a container. The device
+// must be a disk that was proven to be unused before, and no other disk may report the same medium. The disk's resource must not
+// offer disks with the host's data, or offer one disk to several tenants.
 func (l *leases) ownsContent(e *entry) bool {
 	disk := e.Disk
 	disk.Appearance = cmp.Or(e.work.provenDiskseq, disk.Appearance)
@@ -312,7 +312,7 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 	case e == nil:
 		e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true, lease: newLease()}
 		l.entries[id] = e
-		// A container may have been started with the device, so the content of a disk is unknown.
+		// A container may have been started with the device, so a disk's content is unknown.
 		l.recordStarted(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
 	case len(e.Claims) > 0:
 		return e

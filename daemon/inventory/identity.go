@@ -61,8 +61,8 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// noteMissing records that an inspection of the subject did not find the device. Either the device is gone, or it cannot be
-// identified at the moment. The result is true if an offered device is still present.
+// noteMissing records that an inspection of the subject did not find the device. Either the device is gone, or it cannot
+// currently be identified. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	i.look(e.rival)
@@ -113,7 +113,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if r := e.rival; r != nil && r.sighting != nil && sighting.Twin(r.device.SysPath) && !errors.Is(r.sighting.Offer, device.ErrTwin) {
 		i.look(r) // its last inspection may have been before this one appeared
 	}
-	if sighting.Target != nil || !e.isDisk() { // without a target, the appearance of a disk is unknown
+	if sighting.Target != nil || !e.isDisk() { // without a target, a disk's appearance is unknown
 		i.noteAppearance(e, sighting)
 		i.noteTwin(e)
 	}
@@ -132,7 +132,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	i.noteWrites(e, sighting)
 	i.compareContent(e, sighting)
 	i.weigh(e, sighting)
-	if e.work.phase == afterWork && !e.isOutdated() { // an inspection that began after the end of the work has returned
+	if e.work.phase == afterWork && !e.isOutdated() { // an inspection that began after the work had ended has returned
 		e.work.phase = noWork
 	}
 	i.queueVerdict(e)
@@ -152,9 +152,8 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // no other hardware has the ID now
 		return id
 	case !slices.Contains(before, id) || e.owner.Due():
-		// Postpone the decision. Usually the hardware has moved, and the old subject is about to disappear. If both still exist at
-		// the next inspection, two devices have one identity. In this case, the ID of the new device gets a suffix with its
-		// location.
+		// Postpone the decision. Usually the hardware has moved, and the old subject is about to disappear. If both still exist at the
+		// next inspection, two devices have one identity. The new device's ID then gets a suffix with its location.
 		i.noteReplacedMedium(e) // metalplugd does not know which of the two devices a tenant had
 		i.queueVerdict(e)
 		i.look(e)
@@ -165,8 +164,8 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	return suffixed
 }
 
-// place describes the location of a device in a way that is unique on the node. The location is udev's path through the
-// buses, the address of the PCI function, or the sysfs path.
+// place describes the location of a device in a way that is unique on the node. The location is udev's path through the buses,
+// the PCI function's address, or the sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath
@@ -178,7 +177,7 @@ func place(d *device.Device) string {
 }
 
 // noteHardwareGone records that hardware is gone or was replaced. Hardware that appears afterwards must be initialised again. A
-// device may disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In either case,
+// device may disappear briefly while metalplugd resets it, or while its vendor unit loads new firmware. In either case,
 // noteHardwareGone does nothing.
 func (e *entry) noteHardwareGone() {
 	now := time.Now()

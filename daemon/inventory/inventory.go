@@ -58,7 +58,7 @@ type Options struct {
 	Host    *device.Host
 	Rules   []device.Rule
 	Store   *statefile.Store // writes the state file, or nil
-	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
+	Machine string           // the node's ID; if empty, metalplugd accepts the state file of any node
 	// AfterBoot means that the node has booted since metalplugd last ran. The first snapshot then waits for devices from the last
 	// run that the kernel has not found yet.
 	AfterBoot bool
@@ -178,14 +178,14 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive waits until the goroutine that owns the inventory has answered, and then returns nil. If ctx ends first, Alive returns
-// the error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
+// Alive waits until the goroutine that owns the inventory has answered and then returns nil. If ctx ends first, Alive returns the
+// error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error {
 	return i.postAndWait(ctx, func(*loop) error { return nil })
 }
 
-// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of the
-// source, or nil after ctx has ended. Run may be called only once.
+// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the source's error,
+// or nil after ctx has ended. Run may be called only once.
 func (i *Inventory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -38,8 +38,8 @@ func (l *loop) markStuck(s *inspect.Subject) {
 	}
 }
 
-// hostForInspection returns the host for an inspection that starts now. The host contains the notes on all devices, because the
-// inspection may find a device in a new place.
+// hostForInspection returns the host for an inspection that is about to start. The host contains the notes on all devices,
+// because the inspection may find a device in a new place.
 func (d *disks) hostForInspection() *device.Host {
 	for e := range d.notesStale {
 		id, n := e.device.ID, d.note(e)

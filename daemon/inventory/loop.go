@@ -26,7 +26,7 @@ type loop struct {
 	lastDeadline time.Time // never extended
 }
 
-// devices contains the devices that have an identity, and tracks their changes.
+// devices contains the devices that have an identity and tracks their changes.
 type devices struct {
 	*Inventory
 	rules        []device.Rule

@@ -181,7 +181,7 @@ func (l *loop) collectOthers() []*Status {
 	return all
 }
 
-// report logs how the status of a device has changed.
+// report logs how a device's status has changed.
 func (p *publishing) report(old, s *Status) {
 	log := p.Log.With("device", s.Device.ID, "class", s.Device.ClassName(), "resource", s.Resource)
 	defer reportWarning(log, old, s)

@@ -58,7 +58,7 @@ func (q *requests) postAbout(id string, r func(*loop, *entry)) {
 	})
 }
 
-// postAndWait posts a request, and returns its error when the loop has run it. If the inventory stops or ctx ends first,
+// postAndWait posts a request and returns its error once the loop has run it. If the inventory stops or ctx ends first,
 // postAndWait returns another error, and the loop never runs the request.
 func (q *requests) postAndWait(ctx context.Context, r func(*loop) error) (err error) {
 	var once sync.Once // either the request runs, or postAndWait gives up, but never both
@@ -113,7 +113,7 @@ func (i *Inventory) WaitSaved(ctx context.Context) error {
 	return i.Store.Flush(ctx)
 }
 
-// changeDurably calls change(), and returns nil once the change is on disk. After an error, nothing has changed. Either change()
+// changeDurably calls change() and returns nil once the change is on disk. After an error, nothing has changed. Either change()
 // has returned this error, or the change could not be saved. In the second case, changeDurably has called undo().
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	if err := i.postAndWait(ctx, change); err != nil {

@@ -25,7 +25,7 @@ type Status struct {
 	lease.Lease
 	Resource string    // resource whose list contains the device, or empty; a bundle member is not in any list
 	Bundle   string    // the ID of the device's bundle, or empty
-	Members  []*Status // members of a bundle; the ID of the bundle is derived from the first one
+	Members  []*Status // members of a bundle; the bundle's ID is derived from the first one
 	// Taker is the resource that matches the device. The device need not be offered. After a reload, another resource may still
 	// offer the device. Taker is empty if no resource matches a device that is not offered.
 	Taker  string

@@ -137,16 +137,16 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
-// identity, because another disk may have taken over its name or location. A fingerprint of data is required, because it shows
-// whether another machine has written to the disk. The fingerprint of a blank disk does not show this. If a pod could write to
-// the disk until the boot, there is no fingerprint. In that case, only the same pod may start a container with the disk after the
-// boot ([lease.Interrupted]).
+// outlastsBoot reports whether a disk's content may still be treated as a tenant's after a boot. The disk must have an identity,
+// because another disk may have taken over its name or location. A fingerprint of data is required, because it shows whether
+// another machine has written to the disk. The fingerprint of a blank disk does not show this. If a pod could write to the disk
+// until the boot, there is no fingerprint. In that case, only the same pod may start a container with the disk after the boot
+// ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !device.LooksBlank(r.Fingerprint) && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }
 
-// saveLater saves the state after a short pause. The saved state includes changes that are made during the pause.
+// saveLater saves the state after a short pause. The saved state includes changes made during the pause.
 func (d *devices) saveLater() {
 	if !d.unsaved {
 		d.unsaved = true

@@ -36,7 +36,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 	return f
 }
 
-// judge computes the status of a device.
+// judge computes a device's status.
 func (l *leases) judge(e *entry, now time.Time) *Status {
 	l.reconcile(e, now)
 	f := l.facts(e)

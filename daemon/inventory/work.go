@@ -58,8 +58,8 @@ func (e *entry) isBusy() bool { return e.work.phase == working }
 // BeingReset is the reason why a device is Unhealthy while the operator resets it.
 const BeingReset = "being reset by the operator"
 
-// mayChangeContent reports whether metalplug's own work may change the content of the disk. A reset that the operator ordered does
-// not change the content. Neither does work on another device that affects this one.
+// mayChangeContent reports whether metalplug's own work may change the disk's content. A reset that the operator ordered does not
+// change the content. Neither does work on another device that affects this one.
 func (e *entry) mayChangeContent() bool {
 	return e.isBusy() && e.lease.Working() && e.work.reason != BeingReset
 }
@@ -98,12 +98,12 @@ type Outcome struct {
 	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. Event is empty if the lease does
 	// not change, for example because the work was on another device.
 	Event   lease.Name
-	Tenants []string    // UIDs of the pods, for the start of a container
+	Tenants []string    // UIDs of the pods, if a container starts
 	Err     error       // why the work failed, or nil
 	Order   lease.Order // the operator's order, if the ordered work failed; otherwise empty
-	Foreign bool        // the content of the disk is not from a tenant, and the work did not change it
-	// Touched means that an erasure failed, but may have changed the content of the disk. Fingerprint is the fingerprint of the
-	// disk after this failure, as in [evidence.Evidence], or empty if unknown.
+	Foreign bool        // the disk's content is not from a tenant, and the work did not change it
+	// Touched means that an erasure failed, but may have changed the disk's content. Fingerprint is the disk's fingerprint after
+	// this failure, as in [evidence.Evidence], or empty if unknown.
 	Touched     bool
 	Fingerprint string
 	Written     *uint64 // the value of [device.Sighting].Written after such a failure, or nil if unknown
@@ -156,7 +156,7 @@ func (l *loop) activateReservations() {
 	}
 }
 
-// dropReservations removes reservations, and assigns their devices to the next workers.
+// dropReservations removes reservations and assigns their devices to the next workers.
 func (l *loop) dropReservations(which func(*reservation) bool) {
 	l.reservations = slices.DeleteFunc(l.reservations, which)
 	l.activateReservations()

@@ -16,7 +16,7 @@ import (
 // Known contains what the kubelet has recorded about a device that pods hold.
 type Known struct {
 	NUMANode int      // -1 if unknown
-	As       []string // IDs that pods hold: the device's own ID, IDs of its shares, or the ID of its bundle
+	As       []string // IDs that pods hold: the device's own ID, IDs of its shares, or its bundle's ID
 	Pods     []string // UIDs of these pods
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
@@ -84,7 +84,7 @@ func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 const membersKey = "metalplug.io/"
 
 // Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in its
-// checkpoint, from which metalplugd can restore the members if it loses its own state.
+// checkpoint, so that metalplugd can restore the members from there if it loses its own state.
 func Annotation(id string, members []Member) (key, value string) {
 	texts := make([]string, len(members))
 	for i, m := range members {

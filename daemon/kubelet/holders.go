@@ -238,7 +238,7 @@ func podResources(socket string) (*grpc.ClientConn, error) {
 	return client, nil
 }
 
-// hungUp is the error text for a server that closes the connection immediately or does not speak gRPC. Depending on the timing,
+// hungUp is the error text for a server that immediately closes the connection or does not speak gRPC. Depending on the timing,
 // the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 

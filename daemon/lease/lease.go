@@ -92,7 +92,7 @@ func (l Lease) Held() bool { return l.Hold != NoTenant }
 func OfClaim(uid string) string { return "claim/" + uid }
 
 // Pods returns the UIDs of the pods that have had the device since the device was last cleared. If a claim has had the device,
-// the result "all" is false, because the pods of a claim are unknown.
+// the result "all" is false, because a claim's pods are unknown.
 func (l Lease) Pods() (pods []string, all bool) {
 	if slices.ContainsFunc(l.Tenants, func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) }) {
 		return nil, false
@@ -122,9 +122,9 @@ type Event struct {
 	Proven bool
 	Given  bool // only for the event "started": whether the kubelet gave the device to the next tenant during the work
 	// For the event "proven", Residue is true if the disk contains a tenant's data that is erased before the next start. For the
-	// events "started" and "listed", Residue is true if metalplug attributes all later content to the tenant. metalplug
-	// attributes the content under three conditions. The disk was erased or proven to be unused. The disk is still the disk that
-	// was prepared. The resource of the disk does not offer disks that the host uses.
+	// events "started" and "listed", Residue is true if metalplug attributes all later content to the tenant. metalplug attributes
+	// the content under three conditions. The disk was erased or proven to be unused. The disk is still the disk that was prepared.
+	// The disk's resource does not offer disks that the host uses.
 	Residue bool
 }
 

@@ -33,7 +33,7 @@ type Work struct {
 
 // CheckpointOutdated reports whether the kubelet wrote its checkpoint before it allocated the device to the current tenant. The
 // parameter tenants contains the tenants in the checkpoint. A checkpoint without tenants counts as older. While a new tenant
-// waits for its first container, an up-to-date checkpoint lists this tenant. The checkpoint counts as older if all its tenants
+// waits for its first container, an up-to-date checkpoint lists this tenant. The checkpoint counts as older if all of its tenants
 // have already had a container.
 func (l Lease) CheckpointOutdated(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)

@@ -79,8 +79,8 @@ func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// exclusiveOpenLimit is how long the helper retries a failed exclusive open. Some tools (blkdiscard, mkfs and wipefs) open a disk
-// exclusively for a moment to check that it is free. If the open still fails after this time, the helper treats the disk as in
+// exclusiveOpenLimit is how long the helper retries a failed exclusive open. Some tools (blkdiscard, mkfs and wipefs) briefly
+// open a disk exclusively to check that it is free. If the open still fails after this time, the helper treats the disk as in
 // use.
 const exclusiveOpenLimit = time.Second
 
@@ -148,7 +148,7 @@ func (c *claim) checkSameDisk(seq uint64) error {
 	return nil
 }
 
-// number runs an ioctl on an open disk, and returns the number that the kernel reports. This number has 4 or 8 bytes.
+// number runs an ioctl on an open disk and returns the number that the kernel reports. This number has 4 or 8 bytes.
 func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	b := make([]byte, size)
 	_, err := h.ioctl(fd, request, b)

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file sends NVMe admin commands through the node of a namespace. The kernel passes these commands to the controller
-// unchanged (nvme_ns_ioctl). The helper can therefore use the node that it already has open exclusively.
+// This file sends NVMe admin commands through a namespace's node. The kernel passes these commands to the controller unchanged
+// (nvme_ns_ioctl). The helper can therefore use the node that it already has open exclusively.
 //
 // The opcodes, offsets and bits in this file come from the NVM Express Base Specification 2.0 and the NVM Command Set
 // Specification 1.0. The ioctl numbers come from include/uapi/linux/nvme_ioctl.h.
@@ -55,7 +55,7 @@ const (
 	formatTime   = 10 * time.Minute // as in nvme-cli; resetting the controller during a format would not help
 )
 
-// command sends a command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD, and waits for it to complete. This wait cannot be
+// command sends a command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD and waits for it to complete. This wait cannot be
 // interrupted.
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
@@ -72,7 +72,7 @@ const (
 	cnsController          = 0x01
 	cnsActiveNamespaces    = 0x02
 	cnsNamespaces          = 0x10 // includes the inactive namespaces, but requires Namespace Management
-	cnsAttachedControllers = 0x12 // the IDs of the controllers that have a namespace attached
+	cnsAttachedControllers = 0x12 // the IDs of the controllers that a namespace is attached to
 	cnsControllers         = 0x13 // the IDs of all controllers in the NVM subsystem
 )
 

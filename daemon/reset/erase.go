@@ -45,7 +45,7 @@ func erasures() map[string]erasure {
 // Erasures returns the names of all erase methods. Most disks support only some of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined earlier, and returns a description of its work. erase opens the disk exclusively for
+// erase erases a disk that was examined earlier and returns a description of its work. erase opens the disk exclusively for
 // writing and reads it again, because the disk may have changed since it was examined. For example, this process may have been
 // stopped for a while, or the disk may have disappeared and reappeared during a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
@@ -66,7 +66,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	t.answer.Appearance = appearanceOf(c.seq)
 	e := erasures()[t.Scrub]
-	if err := e.ready(c); err != nil { // refuse the request now, and not after an hour of reading
+	if err := e.ready(c); err != nil { // refuse the request now rather than after an hour of reading
 		return "", err
 	}
 	had, err := c.collectEvidence(ctx, e.promise, now)
@@ -93,7 +93,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	seen, err := t.verifyErasure(ctx, c, had)
 	switch {
-	case err != nil && had.foreign: // metalplugd must not repeat the erasure, because it would erase the data of the other process
+	case err != nil && had.foreign: // metalplugd must not repeat the erasure, because it would erase the other process's data
 		return done, errorf(Foreign, "another process wrote to %s during its erasure: %w", c.Name(), err)
 	case err != nil:
 		return done, err

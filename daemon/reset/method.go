@@ -151,8 +151,8 @@ func (t *task) resetPort(context.Context) (string, error) {
 }
 
 // awaitReturn waits until a device that was reset or erased is present again. awaitReturn checks that it is still the same device
-// and that it works. If no attribute shows the device's state, the function assumes that the device works. The function ignores
-// the diskseq of a disk, because the diskseq may have changed.
+// and that it works. If no attribute shows the device's state, the function assumes that the device works. The function ignores a
+// disk's diskseq, because the diskseq may have changed.
 func (t *task) awaitReturn(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.set("waiting for %s to come back", name)

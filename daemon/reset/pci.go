@@ -39,7 +39,7 @@ type function struct {
 
 func (h *host) functionAt(sysPath string) function { return function{h, sysPath} }
 
-// name returns the address of the function, such as "0000:02:00.0".
+// name returns the function's address, such as "0000:02:00.0".
 func (f function) name() string { return path.Base(f.path) }
 
 func (f function) hasVFIODriver() bool {

@@ -93,8 +93,8 @@ func appearanceOf(seq uint64) string {
 }
 
 // examine proves that a disk is free and that the request may change it. examine returns the fingerprint of the content, or "" if
-// it did not read the disk. examine also records the diskseq of the disk. The disk is opened only for reading, because udev
-// inspects a disk again when a writable descriptor is closed.
+// it did not read the disk. examine also records the disk's diskseq. The disk is opened only for reading, because udev inspects a
+// disk again when a writable descriptor is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {

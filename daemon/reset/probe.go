@@ -64,7 +64,7 @@ func (t *task) readContent(ctx context.Context, c *claim) error {
 	}
 }
 
-// readContentOnce runs the quick check on an open disk, and records a description of the content in the answer.
+// readContentOnce runs the quick check on an open disk and records a description of the content in the answer.
 func (t *task) readContentOnce(ctx context.Context, c *claim) error {
 	if err := t.checkIdentity(); err != nil {
 		return err

@@ -27,8 +27,8 @@ type Do string
 
 // Kinds of requests. The first four kinds do not change the device.
 const (
-	// Look returns the users and the state of a disk. Look neither reads the disk nor opens it exclusively, because a pod may be
-	// using the disk.
+	// Look returns a disk's users and state. Look neither reads the disk nor opens it exclusively, because a pod may be using the
+	// disk.
 	Look  Do = "look"
 	Probe Do = "probe" // like Look, but also reads the disk and describes its content
 	// Offer is like Probe, but always tries to open the disk exclusively. Only this open shows that the disk belongs to an
@@ -58,7 +58,7 @@ type Request struct {
 	TimeoutMS int64 `json:"timeoutMs"`
 }
 
-// Timeout returns the time limit of the request.
+// Timeout returns the request's time limit.
 func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
 
 // Result is the result of a request. All results except [OK] are errors (see [Answer.Err]).
@@ -72,7 +72,7 @@ const (
 	Busy        Result = "busy"        // another process or the kernel is using the device
 	Gone        Result = "gone"        // the device is absent, or did not come back after a reset
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
-	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
+	Failed      Result = "failed"      // the work failed, and the device's state is unknown
 	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
 	Running     Result = "running"     // a sanitize operation is in progress; a new request waits until it ends
 	Malformed   Result = "malformed"   // the request is invalid, and the helper did not examine the device
@@ -108,7 +108,7 @@ func (o outcome) Error() string { return o.err.Error() }
 // Unwrap returns the result and the cause. The result comes first, so that errors.As finds the outermost result.
 func (o outcome) Unwrap() []error { return []error{o.Result, o.err} }
 
-// errorf formats an error like fmt.Errorf, and adds the [Result] r to it.
+// errorf formats an error like fmt.Errorf and adds the [Result] r to it.
 func errorf(r Result, format string, args ...any) error {
 	return outcome{r, fmt.Errorf(format, args...)}
 }
@@ -195,7 +195,7 @@ type Client struct{ Peer exchange.Peer }
 
 // Do sends a request and returns the answer. The result in the answer may be an error (see [Answer.Err]). Do itself returns an
 // error if it cannot reach the program or if ctx ends. Do also returns an error for an invalid or late answer. After such an
-// error, the state of the device is unknown. A survey stops when ctx ends.
+// error, the device's state is unknown. A survey stops when ctx ends.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// checkSelected returns an error if the resource of the request does not select the device, or does not name the reset or erase
+// checkSelected returns an error if the request's resource does not select the device, or does not name the reset or erase
 // method.
 func (h *host) checkSelected(r Request) error {
 	settings, err := h.settings()
@@ -41,7 +41,7 @@ func (h *host) checkSelected(r Request) error {
 	return cmp.Or(checkMethod(settings, resource, sighting, r), checkScrub(settings, resource, sighting, r), h.checkTwins(machine, settings, sighting))
 }
 
-// checkTwins returns an error if another disk has the same ID, or if the ID of another disk cannot be read. The ID may come from
+// checkTwins returns an error if another disk has the same ID, or if another disk's ID cannot be read. The ID may come from
 // udev's database, and the sysfs attributes may not show that the two are the same disk. The kernel shows the use of each one
 // separately. If sysfs does show the other disk, the helper opens both exclusively.
 func (h *host) checkTwins(machine *device.Host, settings config.Config, s device.Sighting) (err error) {

@@ -89,7 +89,7 @@ type task struct {
 	*host
 	Request
 	answer Answer // the parts of the answer that are known so far
-	// seq is the diskseq of the disk when the task opened it first, or 0 if unknown. Every later open must find the same diskseq.
+	// seq is the disk's diskseq when the task opened it first, or 0 if unknown. Every later open must find the same diskseq.
 	seq uint64
 }
 
@@ -124,7 +124,7 @@ func resultOf(err error) Result {
 	return Failed
 }
 
-// do carries out the request, and adds its results to the answer.
+// do carries out the request and adds its results to the answer.
 func (t *task) do(ctx context.Context) error {
 	if err := t.find(); err != nil {
 		return err

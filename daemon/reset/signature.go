@@ -16,7 +16,7 @@ import (
 type signature struct {
 	name  string
 	magic string
-	align int64   // the size of the disk is rounded down to a multiple of this number, or not at all if 0
+	align int64   // the disk's size is rounded down to a multiple of this number, or not at all if 0
 	at    []int64 // offsets in bytes, or from the end of the disk if negative
 }
 

@@ -2,7 +2,7 @@
 
 package reset
 
-// This file finds the device that a request names, and checks its identity.
+// This file finds the device that a request names and checks its identity.
 
 import (
 	"errors"
@@ -104,8 +104,8 @@ func isAttribute(name string) bool {
 	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
 }
 
-// openDevice opens the node of a device. openDevice checks the device number of the node, because the name in /dev may belong to
-// another device. The error is [Busy] if the kernel reports that the device is busy.
+// openDevice opens a device's node. openDevice checks the node's device number, because the name in /dev may belong to another
+// device. The error is [Busy] if the kernel reports that the device is busy.
 func (h *host) openDevice(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {

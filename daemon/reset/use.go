@@ -104,7 +104,7 @@ func (h *host) backingDevice(loop string) (number string, err error) {
 // without O_EXCL, such as a virtual machine. metalplug-holders finds such a process, because it sees all processes.
 
 // closeLimit is how long the helper waits for other processes to close a disk. For example, udevd's workers keep a disk open only
-// for a moment.
+// briefly.
 const closeLimit = 2 * time.Second
 
 // holdersLimit is the time limit for one request to metalplug-holders. On a busy node, systemd may take seconds to start the

@@ -54,7 +54,7 @@ type evidence struct {
 	failure              error // why the erasure is not verified, or nil
 }
 
-// add records the content of a block before the erasure. The data b is nil if the block cannot be read.
+// add records a block's content before the erasure. The data b is nil if the block cannot be read.
 func (e *evidence) add(at int64, b []byte) {
 	if e.hashes[at] = 0; b != nil {
 		e.hashes[at] = maphash.Bytes(e.seed, b)
@@ -174,7 +174,7 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// keepsData is the end of a message. The message explains that a drive keeps discarded data, and names a remedy.
+// keepsData is the last part of a message. The message explains that a drive keeps discarded data, and names a remedy.
 const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
 // check returns the reason why the erasure is not verified, or nil. If some blocks contain only ff and others only 00, the blocks

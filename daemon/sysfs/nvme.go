@@ -8,8 +8,8 @@ package sysfs
 // controller. With native multipathing, the disk is called the head, and is below the subsystem in /sys/devices/virtual.
 // Each path to the head is a hidden disk below a controller.
 //
-// Names alone do not show which devices belong together. The name of a disk contains the number of the subsystem (nvme_alloc_ns).
-// The name of a generic node contains the number of the controller (nvme_add_ns_cdev). The numbers of the subsystem and the
+// Names alone do not show which devices belong together. A disk's name contains the number of the subsystem (nvme_alloc_ns). The
+// name of a generic node contains the number of the controller (nvme_add_ns_cdev). The numbers of the subsystem and the
 // controller differ if an open node keeps an earlier subsystem alive. Only the number after the last n is the same in all names,
 // because it is the namespace's number within its subsystem (head->instance). The parent devices identify the subsystem and the
 // controller.
@@ -108,8 +108,7 @@ func sameNamespace(t *Tree, a, b string) bool {
 	return told || instanceOf(a) == instanceOf(b)
 }
 
-// instanceOf returns the number after the last n in the name of a namespace, such as 2 for nvme3n2, nvme3c0n2 and
-// ng4n2.
+// instanceOf returns the number after the last n in a namespace's name, such as 2 for nvme3n2, nvme3c0n2 and ng4n2.
 func instanceOf(sysPath string) string {
 	name := path.Base(sysPath)
 	return name[strings.LastIndexByte(name, 'n')+1:]

@@ -31,8 +31,8 @@ type users struct {
 // look finds the processes that have a device open. The parameter owners contains the UIDs of the pods that hold the device now.
 // If the flag "ours" is set, the processes of these pods may have the device open. Daemons on the node may monitor some devices,
 // such as GPUs. For such a device, look ignores processes that do not belong to an earlier pod. If metalplug cannot read the open
-// files of a process, look treats the process as a user only if its pod has or had the device. The pods of a claim are unknown.
-// If a claim held the device, look therefore treats every unreadable process as a user.
+// files of a process, look treats the process as a user only if its pod has or had the device. A claim's pods are unknown. If a
+// claim held the device, look therefore treats every unreadable process as a user.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.ExclusiveNodes()
 	if j.Host.Touch.Holders == nil {
@@ -91,7 +91,7 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 }
 
 // waitForUsers repeats the function "look" while it finds users that may soon close the device. For example, udev and metalplugd
-// open a disk for a moment after every change, and the sandbox of a pod ends some time after the containers.
+// open a disk briefly after every change, and a pod's sandbox ends some time after the containers.
 func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
@@ -103,7 +103,7 @@ func waitForUsers(ctx context.Context, look func() (users, error)) (who users, e
 // describeRunning returns a description of an earlier pod that still has a process, or an empty string. Such a process may open
 // the device at any time. The process may also have registered files with io_uring, which metalplug cannot see. For a disk that
 // must be erased, the error is [ErrBusy] if metalplug cannot find out whether a pod is still running. For other devices, a
-// missing kubepods cgroup is not an error. metalplug cannot check the pods of a claim, because it does not know them.
+// missing kubepods cgroup is not an error. metalplug cannot check a claim's pods, because it does not know them.
 func (j *job) describeRunning() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
@@ -125,7 +125,7 @@ func (j *job) describeRunning() (who string, err error) {
 	return "", nil
 }
 
-// checkUnused checks that no process has a released device open, and that the pods of the device have ended.
+// checkUnused checks that no process has a released device open, and that the device's pods have ended.
 func (j *job) checkUnused(ctx context.Context) error {
 	who, err := waitForUsers(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
 	lingers := who.otherUser

@@ -100,8 +100,8 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 	return err
 }
 
-// fail sets the outcome of the job after its work has ended with an error. If ctx is cancelled, metalplugd is stopping, and its
-// next run repeats the work.
+// fail sets the job's outcome after its work has ended with an error. If ctx is cancelled, metalplugd is stopping, and will
+// repeat the work on its next run.
 func (j *job) fail(ctx context.Context, err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {
@@ -117,8 +117,8 @@ func (j *job) fail(ctx context.Context, err error, order lease.Order) {
 }
 
 // writtenAfter returns the number of sectors written to the disk after a failed erasure, or nil if the helper may still be
-// writing or the kernel does not count writes. The content of the disk is unknown after such a failure. Only this number can then
-// show that another process has written to the disk.
+// writing or the kernel does not count writes. The disk's content is unknown after such a failure. Only this number can then show
+// that another process has written to the disk.
 func (j *job) writtenAfter(err error) *uint64 {
 	if n := sysfs.Written(&j.Host.Tree, j.Device.SysPath); n < sysfs.Uncounted && !errors.Is(err, device.ErrUnanswered) {
 		return &n
@@ -126,5 +126,5 @@ func (j *job) writtenAfter(err error) *uint64 {
 	return nil
 }
 
-// finish passes the outcome of the work to the inventory, and unlocks the devices for the next job.
+// finish passes the outcome of the work to the inventory and unlocks the devices for the next job.
 func (j *job) finish() { j.Inventory.End(j.taken, j.outcome) }

@@ -25,7 +25,7 @@ const (
 )
 
 // ByHand resets a device that no pod holds. If o contains an erase method, ByHand erases the device instead. In a dry run, ByHand
-// makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the result of the work, or until ctx ends. The
+// makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the work's result, or until ctx ends. The
 // error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error from the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// startLimit limits the work before the start of a container. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
+// startLimit limits the work before a container starts. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
 // pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). Some of this time is needed for the call itself and for the helper's
 // answer.
 const startLimit = 25 * time.Second
@@ -153,7 +153,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name the pod; if this persists, delete the pod", id, ErrBusy)
 	}
 	who, err := waitForUsers(ctx, func() (users, error) {
-		if first { // no process may have the device open, including processes of the same pod
+		if first { // no process may have the device open, not even one from the same pod
 			return j.lookForNext(ctx, owners)
 		}
 		return j.look(ctx, owners, true)
@@ -183,8 +183,8 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor unit for the start of a container. If the init unit has not run since the hardware appeared,
-// runUnits first runs the init unit.
+// runUnits runs the vendor unit before a container starts. If the init unit has not run since the hardware appeared, runUnits
+// first runs the init unit.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // leave time to stop the unit before the deadline
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))

@@ -13,9 +13,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit returns the time limit for a reset and an erasure while no container is waiting. Before the start of a container,
-// the limit is much shorter ([startLimit]), because the kubelet is waiting. If the short limit is not enough, the work fails, and
-// the daemon later repeats the work with the longer limit. The longer limit is enough to read a whole disk.
+// cleanUpLimit returns the time limit for a reset and an erasure while no container is waiting. Before a container starts, the
+// limit is much shorter ([startLimit]), because the kubelet is waiting. If the short limit is not enough, the work fails, and the
+// daemon later repeats the work with the longer limit. The longer limit is enough to read a whole disk.
 func (p policy) cleanUpLimit() time.Duration {
 	if p.Reset.AtRelease() {
 		return max(p.Reset.Timeout, time.Second)

@@ -40,7 +40,7 @@ func (j *job) askHelper(ctx context.Context, todo lease.Work) (p device.Report, 
 const stopLimit = 8 * time.Second
 
 // sendPrepare sends the request to the helper. Before an erasure, sendPrepare waits until the state file no longer contains the
-// disk's fingerprint. If metalplugd crashed during the erasure, this fingerprint would not match the content of the disk.
+// disk's fingerprint. If metalplugd crashed during the erasure, this fingerprint would not match the disk's content.
 func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
@@ -83,8 +83,8 @@ func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) 
 	return p, err
 }
 
-// count counts the resets and erasures of a request, and writes them to the audit log. A request that checks whether a disk is
-// blank does not count.
+// count counts a request's resets and erasures and writes them to the audit log. A request that checks whether a disk is blank
+// does not count.
 func (j *job) count(w device.Work, methods []string, p device.Report, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the helper's error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}

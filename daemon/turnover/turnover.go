@@ -4,9 +4,9 @@
 // ended, and when an operator orders it.
 //
 // The package checks that no process has the device open, resets the device with the configured method, and erases the device if
-// the resource requires that. The package reports each step to the inventory, which changes the lease of the device. Only the
-// helper processes open the device ([device.Touch]). A helper repeats all checks before it changes the device. Only one worker at
-// a time works on a device. If the work fails, or if a helper does not answer, no pod gets the device.
+// the resource requires that. The package reports each step to the inventory, which changes the device's lease. Only the helper
+// processes open the device ([device.Touch]). A helper repeats all checks before it changes the device. Only one worker at a time
+// works on a device. If the work fails, or if a helper does not answer, no pod gets the device.
 package turnover
 
 import (
@@ -42,8 +42,8 @@ const (
 	maxBackoff     = 10 * time.Minute
 )
 
-// policy is the configuration of a resource. policy determines the work on the resource's devices between two pods. A disk is
-// erased before the first container of a pod starts, but not before its other containers start.
+// policy is a resource's configuration. policy determines the work on the resource's devices between two pods. A disk is erased
+// before the first container of a pod starts, but not before its other containers start.
 type policy struct{ config.Resource }
 
 // sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
@@ -69,8 +69,8 @@ type Turnover struct {
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
-	// Configured returns the configuration of a resource. The result ok is false if the resource is not configured. Configured
-	// does not block.
+	// Configured returns a resource's configuration. The result ok is false if the resource is not configured. Configured does not
+	// block.
 	Configured func(resource string) (r config.Resource, ok bool)
 	// Owners returns the UIDs of the pods that hold each device according to the kubelet. The keys are device IDs.
 	Owners func() (map[string][]string, error)
@@ -86,7 +86,7 @@ type Turnover struct {
 	Done func(resource, method string, took time.Duration, err error)
 }
 
-// policyFor returns the configuration of a resource. A resource without a configuration requires no work.
+// policyFor returns a resource's configuration. A resource without a configuration requires no work.
 func (t *Turnover) policyFor(resource string) policy {
 	r, ok := t.Configured(resource)
 	if !ok {
@@ -95,7 +95,7 @@ func (t *Turnover) policyFor(resource string) policy {
 	return policy{r}
 }
 
-// note writes an event about a device, or the failure of the work, to the audit log.
+// note writes an event about a device, or an error from the work, to the audit log.
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
 	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Taker, s.Device.ID, s.Target.Attributes(), "ok"
 	if len(e.Pods) == 0 {
@@ -213,7 +213,7 @@ func (t *Turnover) pause(ctx context.Context, id string, wait time.Duration, tod
 	}
 }
 
-// halfErased is the error of a failed erasure. The erasure may already have changed the content of the disk.
+// halfErased is the error from a failed erasure. The erasure may already have changed the disk's content.
 type halfErased struct{ error }
 
 // Unwrap returns the cause.

@@ -16,7 +16,7 @@ import (
 // shorter.
 const unitLimit = unit.MaxTimeout
 
-// unit runs the vendor unit that is configured for a stage. unit does nothing if the name of the unit is empty.
+// unit runs the vendor unit that is configured for a stage. unit does nothing if the unit's name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {
 		return nil

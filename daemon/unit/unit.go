@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// Program is the name of the helper.
+// Program is the helper's name.
 const Program = "metalplug-unit"
 
 // MaxTimeout is the maximum timeout that a request may set for a unit. systemd stops metalplug-unit@.service shortly after this

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/evidence"
 )
 
-// DiskFacts are the facts about the content of a disk.
+// DiskFacts are the facts about a disk's content.
 type DiskFacts struct {
 	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
