@@ -3,7 +3,7 @@
 // Package bundle forms sets of devices that are near each other. The package also provides the tree of NUMA nodes and PCI bridges
 // that shows how far apart devices are. The package does not access hardware.
 //
-// A distance is a value from PIX to SYS, which metalplugctl shows to operators. To choose the devices of a set, [Match] uses
+// A distance is a value from PIX to SYS, which metalplugctl shows to operators. To choose the devices in a set, [Match] uses
 // costs instead of distances. The cost for two devices depends only on the lowest bridge, host bridge or NUMA node that they
 // share. Distances and costs are measured from the first device in a set.
 package bundle

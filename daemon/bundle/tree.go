@@ -68,8 +68,8 @@ type Leaf struct {
 	path  []string
 }
 
-// NewTree returns the tree for devices at the given places. If the NUMA node of a device is unknown, NewTree uses the NUMA node
-// of the device's host bridge.
+// NewTree returns the tree for devices at the given places. If a device's NUMA node is unknown, NewTree uses that of the device's
+// host bridge.
 func NewTree(places []Place) *Node {
 	numa := make(map[string]int) // keys are host bridges, values are their NUMA nodes
 	for _, p := range places {

@@ -21,7 +21,7 @@ var Nears = []string{
 
 // Members describes the devices that form a bundle.
 type Members struct {
-	Resources []string // resources without duplicates, beginning with the resource of the first member
+	Resources []string // resources without duplicates, beginning with the first member's resource
 	Counts    []int    // number of devices from each resource
 	Near      string   // one of [Nears]
 	Hold      bool     // unused members are withheld instead of being offered individually

@@ -103,8 +103,8 @@ type Class struct {
 	// Match selects the subjects of the class. A subject is a udev device that represents hardware of the class and matches at least
 	// one of these entries.
 	Match []udev.Match
-	// Wakes selects other devices whose events require an inspection of all subjects of the class. An event above or below the
-	// sysfs path of a subject always requires an inspection of this subject.
+	// Wakes selects other devices whose events require an inspection of all subjects of the class. An event above or below a
+	// subject's sysfs path always requires an inspection of the subject.
 	Wakes []udev.Match
 	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host mounts a file
 	// system or uses a disk for LVM, RAID or LUKS.

@@ -78,8 +78,8 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds the step that shows the class of a udev device. For class node, explainClass also adds a step for each rule
-// that was tried.
+// explainClass adds the step that shows a udev device's class. For class node, explainClass also adds a step for each rule that
+// was tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := ClassOf(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches: "+c.Doc)
@@ -108,7 +108,7 @@ func (e *Explained) add(what, name string, err error, found string) {
 	e.Steps = append(e.Steps, Step{What: what, Name: name, OK: err == nil, Why: found})
 }
 
-// addDecision adds a step that shows the decision of a rule.
+// addDecision adds a step that shows a rule's decision.
 func (e *Explained) addDecision(what, name string, t decision, found string) {
 	e.add(what, name, t.err, found)
 	s := &e.Steps[len(e.Steps)-1]
@@ -203,8 +203,8 @@ func identifyAll(h *Host, class *Class, seen []udev.Device) (devices []Device) {
 	return devices
 }
 
-// listExisting lists the values that the devices have for a key. If no device has the key, listExisting lists the keys of the
-// devices. A device also has the keys that the kernel reports for its parents.
+// listExisting lists the values that the devices have for a key. If no device has the key, listExisting lists the devices' keys.
+// A device also has the keys that the kernel reports for its parents.
 func listExisting(h *Host, devices []Device, key string) string {
 	var values []string
 	keys := map[string]bool{IDProperty: true}

@@ -10,9 +10,9 @@ package device
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers, plugins/xfpga/sysfs.c in
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and the number of the port on it. A card's serial number is not used, because only
-// privileged users can read this number in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is
-// programmed. The number in dfl-port.N depends on the order of discovery.
+// Identity: the card's PCI address and the port's number on the card. A card's serial number is not used, because only privileged
+// users can read this number in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is programmed.
+// The number in dfl-port.N depends on the order of discovery.
 //
 // Health: a DFL port is healthy if it has no latched error, and if it has not stopped the accelerator for drawing too much power.
 // A process clears a latched error by writing the error's value back to the attribute. Resetting the port clears the error too.
@@ -48,8 +48,8 @@ var FPGA = Class{
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
-	// A Xilinx card has two PCI functions, and the user function represents the card. Wakes therefore selects the events of the
-	// management function, so that they also lead to an inspection of the card.
+	// A Xilinx card has two PCI functions, and the user function represents the card. Wakes therefore selects the management
+	// function's events, so that they also lead to an inspection of the card.
 	Wakes: []udev.Match{{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xclmgmt"}}},
 	Every: slowCheck,
 	DevNodes: []string{

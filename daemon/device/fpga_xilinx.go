@@ -18,8 +18,8 @@ package device
 // through this node. However, class node can offer this node. With xdma, a container gets the nodes that are intended for the
 // design's users, which are "user", "bypass", "events", and the DMA channels "h2c" and "c2h". Three kinds of nodes are never
 // added. Through the node "control", a process could make a DMA engine read and write any memory. The node "xvc" gives access to
-// the FPGA's debug interface. The nodes "bypass_h2c" and "bypass_c2h" give access to the descriptors of the engines. The number
-// in xdmaN depends on the order of discovery, and no link stays correct when the numbers change.
+// the FPGA's debug interface. The nodes "bypass_h2c" and "bypass_c2h" give access to the engines' descriptors. The number in
+// xdmaN depends on the order of discovery, and no link stays correct when the numbers change.
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// xrtHealth checks the attributes of both functions of a card. The set of attributes depends on the version of XRT.
+// xrtHealth checks the attributes of both of a card's functions. The set of attributes depends on the version of XRT.
 func xrtHealth(h *Host, user string) error {
 	if err := xrtState(h, user, "xocl"); err != nil {
 		return err
@@ -64,7 +64,7 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of the card with the given user function, or "" if the node has no such function.
+// xrtManagement returns the management function of the card with the given user function, or "" if there is none.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
 	for _, name := range h.Names(path.Dir(user)) {

@@ -8,9 +8,9 @@ package device
 // amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
 //
 // Identity: unique_id, or the PCI address if the GPU has no unique_id. The ID of a partition also contains the mode and the
-// partition's index, as in "cpx3". The compute driver adds the partitions of a GPU to its topology in order
-// (kfd_topology_add_device). The index is the position of the partition in this topology. The name amdgpu_xcp_N of a partition's
-// node cannot identify the partition, because N counts across all GPUs.
+// partition's index, as in "cpx3". The compute driver adds a GPU's partitions to its topology in order (kfd_topology_add_device).
+// The index is the position of the partition in this topology. The name amdgpu_xcp_N of a partition's node cannot identify the
+// partition, because N counts across all GPUs.
 //
 // Only the compute driver shows which nodes belong to a partition. The compute driver reports the minor of the partition's render
 // node. The nodes of the first partition belong to the PCI function. The nodes of all other partitions belong to platform devices
@@ -54,7 +54,7 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity derives the device ID of a GPU from the unique number of the chip (amdgpu_get_unique_id). On consumer cards, the
+// amdIdentity derives the device ID of a GPU from the chip's unique number (amdgpu_get_unique_id). On consumer cards, the
 // attribute that contains this number is missing or empty, so the PCI address identifies the card.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
@@ -141,7 +141,7 @@ func (r *recipe) addAMD(d Device) {
 }
 
 // addPartition adds the render node that the compute driver reports for a partition, and the card node of the same DRM device.
-// addPartition does not use udev's links to these nodes, because the names of the links contain amdgpu_xcp_N.
+// addPartition does not use udev's links to these nodes, because the link names contain amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))

@@ -108,7 +108,7 @@ func xidMark(sysPath, text string) (Mark, bool) {
 		return xidVerdict(sysPath, message)
 	case slices.Contains(xidOfApplications, number):
 		return Mark{}, false
-	case number >= 144 && number <= 150: // NVLink errors of Blackwell, whose messages include the severity
+	case number >= 144 && number <= 150: // NVLink errors on Blackwell, whose messages include the severity
 		m.Warning = strings.Contains(strings.ToLower(message), "nonfatal")
 	default:
 		m.Warning = !slices.Contains(xidFatal, number)

@@ -9,9 +9,9 @@ package device
 // select_gpu_device in src/cli/common.c of NVIDIA/libnvidia-container.
 //
 // The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU instance. Each
-// gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file "access" with the minor of
-// a node in /dev/nvidia-caps. The files show neither an instance's profile (1g.10gb) nor its UUID. The UUID is a hash of a number
-// that only the driver knows (nvGenerateSmcUuid), and only NVML returns it.
+// gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file "access" with the minor
+// number of a node in /dev/nvidia-caps. The files show neither an instance's profile (1g.10gb) nor its UUID. The UUID is a hash
+// of a number that only the driver knows (nvGenerateSmcUuid), and only NVML returns it.
 //
 // Identity: the GPU's UUID and the numbers of the GPU instance and the compute instance. Drivers before 470 used the same numbers
 // in the UUID of a MIG device (MIG-GPU-<UUID>/<GI>/<CI>). The identity is valid as long as the instance exists. A new instance
@@ -21,7 +21,7 @@ package device
 // Health: a MIG device is healthy if its GPU is. The kernel sends no event when instances are created or destroyed, so the GPU is
 // inspected every minute.
 //
-// Nodes: a container gets the GPU's nodes, because every process needs them to communicate with the driver. For access to an
+// Nodes: a container gets the GPU's nodes, because every process needs them to communicate with the driver. To give access to an
 // instance, the driver requires two capabilities, and the container gets their nodes too. CUDA uses the first instance that it
 // can access.
 //

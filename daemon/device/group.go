@@ -139,7 +139,7 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 	return r, "", append(tries, alone...)
 }
 
-// errNoMember means that a udev device is not in the group of a rule.
+// errNoMember means that a udev device is not in a rule's group.
 var errNoMember = errors.New("not a member of its group")
 
 // groupOf reports whether u belongs to one of the rule's groups and returns the group's hardware. Hardware that has only optional
@@ -229,7 +229,7 @@ func groupID(h *Host, r *Rule, owner string) string {
 }
 
 // usbIdentity returns the vendor, product and serial number of a USB device. If the device has no serial number, usbIdentity
-// returns the controller and the ports to which the device is connected.
+// returns the controller and the ports that the device is connected to.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
 		vendor, _ := h.Attr(sysPath, "idVendor") // without vendor and product, the serial number must be sufficient

@@ -18,7 +18,7 @@ type Host struct {
 
 // Note contains facts from the inventory for the inspection of a device. The zero value means that no fact is known.
 type Note struct {
-	Held        bool   // a pod holds the device or the daemon works on it; an inspection must disturb neither
+	Held        bool   // a pod holds the device or the daemon is working on it; an inspection must disturb neither
 	Erased      bool   // the disk is offered regardless of its content, because it will be erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
 	// Forced means that the disk is probed even if udev has found data. One reason is that there is evidence that the disk is blank.
@@ -38,8 +38,8 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has one, or else -1. An offline NUMA
-// node also counts as -1, because the kubelet rejects unknown NUMA nodes.
+// NUMANode returns the NUMA node of the device at sysPath, or that of its nearest parent that has one, or else -1. An offline
+// NUMA node also counts as -1, because the kubelet rejects unknown NUMA nodes.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

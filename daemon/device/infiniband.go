@@ -62,7 +62,7 @@ var InfiniBand = Class{
 	Allocate: infinibandAllocate,
 }
 
-// rdmaCM is the node of the connection manager, from the module rdma_ucm.
+// rdmaCM is the connection manager's node, from the module rdma_ucm.
 const rdmaCM = "/dev/infiniband/rdma_cm"
 
 func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -183,8 +183,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 }
 
 // rdmaNodes returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. These devices are
-// below the PCI function of the RDMA device or, with the driver rxe, among the virtual devices. The attribute "ibdev" of such a
-// device contains the current name of the RDMA device.
+// below the RDMA device's PCI function or, with the driver rxe, among the virtual devices. The attribute "ibdev" of such a device
+// contains the RDMA device's current name.
 func rdmaNodes(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

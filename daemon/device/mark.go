@@ -21,7 +21,7 @@ import (
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a source
 // clears all marks, because it reports a fresh start. A fresh start means that the hardware was removed or inserted, or that a
-// driver was bound to the hardware. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
+// driver was bound to the hardware. If the clearing mark covers only part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
 	// A mark replaces the marks with the same source at its path. A mark with source "a" also clears marks with source "a/b". A

@@ -20,7 +20,7 @@ package device
 // Nodes: a container gets the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group
 // also needs /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
 //
-// Reset: metalplug resets each function of a VFIO group, which takes 0.1 s per function. A disk cannot be reset, but metalplug
+// Reset: metalplug resets each function in a VFIO group, which takes 0.1 s per function. A disk cannot be reset, but metalplug
 // can erase it. See daemon/reset.
 //
 // Needs: udev's database and, for disks, the files that block.go needs. The class needs no ioctl or capability, and does
@@ -39,7 +39,7 @@ import (
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// In sysfs, the PCI functions of a VFIO group are not parents of the group, so Wakes must select their events. A process can
+	// In sysfs, the PCI functions in a VFIO group are not parents of the group, so Wakes must select their events. A process can
 	// open the group only if every function in it has a suitable driver.
 	Wakes:    []udev.Match{stackedDevices, {Subsystem: "pci"}},
 	Disks:    true,
@@ -123,8 +123,8 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	return joinErrors(reasons...)
 }
 
-// disksBehind returns the block devices whose content can be accessed through a node. For a block device, the result is this
-// device. For another SCSI node, the result is the disk of the node, or all disks of its host.
+// disksBehind returns the block devices whose content a process can access through a node. For a block device, the result is this
+// device. For another SCSI node, the result is the node's disk, or all of its host's disks.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
 	case "block":

@@ -7,8 +7,8 @@ package device
 // Follows udev's builtins usb_id and path_id, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
 // The serial number stays the same when the device moves to another port. The path through the buses belongs to the port. The
-// node's name is sufficient for nodes without hardware. For other nodes, the name is the last resort. All nodes of a device have
-// the same serial number and path. The ID of each such node therefore includes a part that distinguishes this node from the
+// node's name is sufficient for nodes without hardware. For other nodes, the name is the last resort. All of a device's nodes
+// have the same serial number and path. The ID of each such node therefore includes a part that distinguishes this node from the
 // others.
 
 import (
@@ -60,9 +60,9 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	return MakeID(parts...)
 }
 
-// nodeMember returns a text that distinguishes a node from the other nodes of the same device. The text contains a number if a
-// device can have several nodes of this kind, such as partitions, ports of a serial adapter or nodes of a camera. For other
-// nodes, the text is the kind's name, or empty.
+// nodeMember returns a text that distinguishes a node from the same device's other nodes. The text contains a number if a device
+// can have several nodes of this kind, such as the partitions of a disk, the ports of a serial adapter or the nodes of a camera.
+// For other nodes, the text is the kind's name, or empty.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -86,7 +86,7 @@ func nodeMember(h *Host, u udev.Device) string {
 	return kind
 }
 
-// hidParent returns the sysfs path of the HID device of a hidraw node, or "" for other nodes.
+// hidParent returns the sysfs path of a hidraw node's HID device, or "" for other nodes.
 func hidParent(u udev.Device) string {
 	if u.Subsystem != "hidraw" {
 		return ""
@@ -94,7 +94,7 @@ func hidParent(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of the HID device of a hidraw node, or nil. Most versions of udev provide no identity for HID
+// hidIdentity returns the identity of a hidraw node's HID device, or nil. Most versions of udev provide no identity for HID
 // devices, because they have no rule for them. The identity consists of the bus, vendor, product, serial number or port, and
 // interface.
 func hidIdentity(h *Host, u udev.Device) []string {

@@ -97,8 +97,8 @@ func linksIn(u udev.Device, directories ...string) []string {
 // Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or /dev/block/MAJOR:MINOR.
 // The runtimes omit a node if this link does not exist (opencontainers/cgroups, devices/systemd.go). The runtimes also set the
 // kernel's device rules directly, so the node works until systemd applies its own list, after which the container can no longer
-// open it. udevd creates this link for each device that it knows. udevd does not know a device whose node a vendor's program has
-// created, so this node has no link.
+// open it. udevd creates this link for each device that it knows. udevd does not know a device whose node was created by a
+// vendor's program, so this node has no link.
 
 // reloadWarning returns a warning that lists the nodes without the link that systemd needs. reloadWarning returns "" if all nodes
 // have this link. The device is offered despite the warning, because it works until the next daemon-reload.

@@ -12,7 +12,7 @@ package device
 // a name such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the
 // namespace ID.
 //
-// Health: a controller of the namespace must be live, and the checks in pci.go must succeed for the controller's PCI
+// Health: one of the namespace's controllers must be live, and the checks in pci.go must succeed for the controller's PCI
 // function. With native multipathing, one working path is enough.
 //
 // Nodes: a container gets /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. A rule can also request
@@ -27,8 +27,8 @@ package device
 // With native multipathing, several controllers may reach a namespace. The namespace is then a disk below its subsystem, and has
 // no PCI parent. The paths to this disk are hidden disks, which have no node and are never subjects.
 //
-// Reset: metalplug resets the controller of a namespace if the controller has no other namespace. The reset takes 0.1 s. During
-// this time, I/O to the namespace waits. The resource configuration selects the erase method. See daemon/reset.
+// Reset: metalplug resets a namespace's controller if it has no other namespace. The reset takes 0.1 s. During this time, I/O to
+// the namespace waits. The resource configuration selects the erase method. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
 // device nodes.

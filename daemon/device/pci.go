@@ -85,7 +85,7 @@ func (h *Host) Answers(function string, wake bool) error {
 	return err
 }
 
-// errorCounters reads the kernel's error counters for a function. The counters exist only if the kernel, and not the firmware,
+// errorCounters reads the kernel's error counters for a function. The counters exist only if the kernel rather than the firmware
 // handles the errors (AER). A line such as "TOTAL_ERR_FATAL 3" contains a counter's value. The names in the other lines depend on
 // the kernel.
 func errorCounters(h *Host, function string) []Counter {
@@ -126,7 +126,7 @@ func linkWarning(h *Host, function string) string {
 	return fmt.Sprintf("the PCIe link of %s has %d of %d lanes", path.Base(function), width, most)
 }
 
-// The rest of this file finds the address and vendor of a PCI function, and checks whether the function answers.
+// The rest of this file finds a PCI function's address and vendor, and checks whether the function answers.
 //
 // Follows Documentation/ABI/testing/sysfs-bus-pci and drivers/pci/pci-sysfs.c.
 

@@ -24,7 +24,7 @@ var (
 	ErrInUse = errors.New("in use")
 	// ErrData means that the disk contains data. If a pod left this data, the disk can be erased.
 	ErrData = errors.New("not empty")
-	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished its setup.
+	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished setting it up.
 	ErrIncomplete = errors.New("not complete")
 	// ErrForeign means that the disk no longer contains exactly the data that its last pod left.
 	ErrForeign = errors.New("written by others")

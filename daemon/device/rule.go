@@ -20,8 +20,7 @@ import (
 // The keys of Match and Exclude are names of udev properties, or "ATTR{name}" for a sysfs attribute. The values are patterns for
 // [udev.Glob]. If the device lacks a property, it inherits the property that the kernel reports for the nearest parent. For
 // example, a rule can match PCI_SLOT_NAME for an InfiniBand device, and DRIVER for an NVMe namespace. The key "METALPLUG_ID"
-// stands for the device's ID. The key "METALPLUG_PART" stands for the name of a part of a device, and never matches a whole
-// device.
+// stands for the device's ID. The key "METALPLUG_PART" stands for the name of a device part, and never matches a whole device.
 type Rule struct {
 	Resource   string
 	Class      *Class
@@ -34,8 +33,8 @@ type Rule struct {
 	Nodes      string            // [NVMeBlock], [NVMeGeneric] or [NVMeBoth], or empty for NVMeBlock; only for class nvme
 
 	// Scrub is the method that erases a disk between two pods. Scrub is empty if disks are not erased. Scrub is [ScrubUnset] if no
-	// configuration file sets a method. A rule that sets Scrub does not offer a node for a part of a disk, because metalplug can
-	// erase only whole disks.
+	// configuration file sets a method. A rule that sets Scrub does not offer a node for part of a disk, because metalplug can erase
+	// only whole disks.
 	Scrub string
 	// ErasedAtStart means that the previous pod's data is erased before a container gets the device.
 	ErasedAtStart bool
@@ -135,7 +134,7 @@ func (r *Rule) checkMatch(h *Host, d Device) error {
 	return nil
 }
 
-// matchesPattern reports whether the value of a property matches a pattern. PCI IDs match case-insensitively.
+// matchesPattern reports whether a property's value matches a pattern. PCI IDs match case-insensitively.
 func matchesPattern(key, pattern, value string) bool {
 	if strings.HasPrefix(key, "PCI_") {
 		pattern, value = strings.ToUpper(pattern), strings.ToUpper(value)

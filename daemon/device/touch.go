@@ -65,11 +65,11 @@ type Target struct {
 	Class   string `json:"class"`
 	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
 	Disk    bool   `json:"-"`       // the device has content that can be read and erased
-	Sole    bool   `json:"-"`       // only one pod, or one process of this host, may have the device open at a time
+	Sole    bool   `json:"-"`       // only one pod, or one process on this host, may have the device open at a time
 	// Identity lists the device's attributes and the values that they must have. White space around a value is ignored.
 	Identity []Attribute `json:"identity,omitempty"`
-	// Auto is the automatic reset method for the current state of the device, or empty. An automatic reset keeps the driver bound
-	// and affects no other device.
+	// Auto is the automatic reset method for the device's current state, or empty. An automatic reset keeps the driver bound and
+	// affects no other device.
 	Auto string `json:"-"`
 	// Siblings are the sysfs paths of other disks that a reset affects.
 	Siblings []string `json:"-"`
@@ -84,8 +84,8 @@ type Target struct {
 	// Together lists the disks that are reset together with this device, and that no pod holds. The helper checks each of these
 	// disks in the same way as the device. The helper refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
-	// Pods lists the known UIDs of the pods that have held the disk. If a process of these pods cannot be inspected, the helper
-	// must assume that the process has the disk open.
+	// Pods lists the known UIDs of the pods that have held the disk. If a process in one of these pods cannot be inspected, the
+	// helper must assume that the process has the disk open.
 	Pods []string `json:"pods,omitempty"`
 }
 
@@ -145,8 +145,8 @@ type Attribute struct {
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
-	PodUID  string // UID of the pod that the process belongs to, or empty for a process of this host
-	Unread  string // why the processes of the pod could not be inspected, or empty for a process that has a node open
+	PodUID  string // UID of the pod that the process belongs to, or empty for a process on this host
+	Unread  string // why the pod's processes could not be inspected, or empty for a process that has a node open
 }
 
 // Report is a helper's answer to a request about a device.
@@ -185,7 +185,7 @@ type Work struct {
 	ByHand bool `json:"byHand,omitempty"`
 }
 
-// Smart contains the health information of an NVMe controller (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
+// Smart contains an NVMe controller's health information (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
 // Information).
 type Smart struct {
 	Known       bool   `json:"known"`       // whether the controller has reported its health

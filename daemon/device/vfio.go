@@ -30,7 +30,7 @@ func vfioFunctions(h *Host, u udev.Device) []string {
 	return nil
 }
 
-// vfioMembers returns the sysfs paths of all devices in a VFIO group. A VFIO group contains the devices of the IOMMU group with
+// vfioMembers returns the sysfs paths of all devices in a VFIO group. A VFIO group contains the devices in the IOMMU group with
 // the same number.
 func vfioMembers(h *Host, u udev.Device) []string {
 	directory := "/sys/kernel/iommu_groups/" + strings.TrimPrefix(path.Base(u.DevNode), noIOMMU) + "/devices/"
@@ -78,7 +78,7 @@ const noIOMMU = "noiommu-"
 // the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
-// nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all of its
+// nodeAuto returns the automatic reset method for a VFIO group, or "". A process that opens the group controls all of its
 // functions. The group can be reset only if each of its devices is a PCI function that can be reset separately. Only such a
 // function has the attribute "reset" (pci_dev_reset_attr_is_visible).
 func nodeAuto(h *Host, d Device) string {

@@ -17,8 +17,8 @@ const (
 	Adopted = "adopted" // the operator allowed the erasure, and the disk was erased
 )
 
-// Evidence is the reason why a disk is considered unused. The zero value means that there is no evidence. Evidence belongs
-// to the medium. Evidence stays valid after a reboot, and when the disk is unplugged or moved to another slot. A presence is one
+// Evidence is the reason why a disk is considered unused. The zero value means that there is no evidence. Evidence belongs to the
+// medium. Evidence stays valid after a reboot, and also when the disk is unplugged or moved to another slot. A presence is one
 // appearance of the disk during one boot.
 type Evidence struct {
 	Kind  string `json:"kind,omitempty"`  // empty while the disk is being read

@@ -36,7 +36,7 @@ func (r *Record) Clone() Record {
 	return Record{Boot: r.Boot, Marks: slices.Clone(r.Marks), Counters: maps.Clone(r.Counters)}
 }
 
-// Within reports whether the first path is the same as the second, or lies below it.
+// Within reports whether the first path is the same as the second, or below it.
 func Within(sysPath, above string) bool {
 	rest, ok := strings.CutPrefix(sysPath, above)
 	return ok && (rest == "" || rest[0] == '/')

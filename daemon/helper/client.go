@@ -24,9 +24,9 @@ const (
 	// maxWorking is the maximum number of devices that helpers work on at the same time. metalplug-reset.socket accepts the same
 	// number of connections.
 	maxWorking = 64
-	// maxAsking is the maximum number of simultaneous requests for the processes that have a device open. For each request, a
-	// helper reads the descriptors of all processes. metalplug-holders.socket accepts this many connections, and one more for
-	// each metalplug-reset.
+	// maxAsking is the maximum number of simultaneous requests that ask which processes have a device open. For each request, a
+	// helper reads the descriptors of all processes. metalplug-holders.socket accepts this many connections, and one more for each
+	// metalplug-reset.
 	maxAsking = 8
 )
 
@@ -36,7 +36,7 @@ type client struct {
 	reset   reset.Client
 	holders cgroup.Client
 
-	slots sync.Map // maps a sysfs path to a chan struct{} with one slot; the slot is full while a helper works on the device
+	slots sync.Map // maps a sysfs path to a chan struct{} with one slot; the slot is full while a helper is working on the device
 
 	mu   sync.Mutex
 	next *question // the request that other callers may join, or nil

@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// enumeratePause is the time between two attempts to enumerate the devices, until the first attempt succeeds.
+// enumeratePause is the time between attempts to enumerate the devices, until one of them succeeds.
 const enumeratePause = time.Second
 
 // Options configures an inspector.
@@ -48,7 +48,7 @@ type Inspector struct {
 	slowCount int                    // number of running inspections that have lost their slot because they are slow
 
 	enumerating    bool            // an enumeration is running
-	enumerateAgain bool            // another enumeration is needed after the running one
+	enumerateAgain bool            // another enumeration is needed after the current one
 	changedPaths   map[string]bool // paths that had an event since the enumeration began
 	enumerated     bool            // the first enumeration has finished
 
@@ -234,8 +234,8 @@ func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 // subjects is a list of subjects, sorted by sysfs path, so that all subjects below a path are next to each other.
 type subjects []*Subject
 
-// find returns the index of the subject with the given path. If there is none, find returns the index where that subject can be
-// inserted.
+// find returns the index of the subject with the given path. If there is none, find returns the index at which to insert that
+// subject.
 func (a subjects) find(path string) (n int, ok bool) {
 	return slices.BinarySearchFunc(a, path, func(s *Subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
 }

@@ -24,14 +24,14 @@ const (
 	// its device nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
-	// renameLimit is the maximum time that udev may take to report the new name of a device ("move" from device_rename in
+	// renameLimit is the maximum time that udev may take to report a device's new name ("move" from device_rename in
 	// drivers/base/core.c). During the rename, the old path no longer exists. On an emulated machine, udev took 300 ms to report the
 	// new name.
 	renameLimit = 2 * time.Second
 )
 
-// maxRunning returns the number of slots, which limits simultaneous inspections other than slow ones. There are more slots than
-// processors, because an inspection spends most of its time waiting for the kernel.
+// maxRunning returns the number of slots, which is the maximum number of simultaneous inspections, not counting slow ones. There
+// are more slots than processors, because an inspection spends most of its time waiting for the kernel.
 func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the state of a subject's inspection.
@@ -209,7 +209,7 @@ func (n *Inspector) mayBeRenamed(s *Subject, sightings []device.Sighting) bool {
 	return true
 }
 
-// hasVanished reports whether an inspection found nothing, or the device vanished during the inspection.
+// hasVanished reports whether an inspection found nothing, or whether the device vanished during the inspection.
 func hasVanished(sightings []device.Sighting) bool {
 	return len(sightings) == 0 || slices.ContainsFunc(sightings, func(s device.Sighting) bool {
 		return errors.Is(s.Offer, device.ErrGone) || errors.Is(s.Health, device.ErrGone)

@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// known contains the facts about a device that remain valid after a restart of metalplugd.
+// known contains the facts about a device that remain valid after metalplugd restarts.
 type known struct {
 	evidence.Disk
 	// Fingerprint identifies the data that the last tenant left on the disk (see [device.Report]). Fingerprint is empty if unknown.
@@ -111,7 +111,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 }
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. The number may increase
-// while a container has the disk, or while metalplug works on the disk. At any other time, an increase means that another process
+// while a container has the disk, or while metalplug is working on it. At any other time, an increase means that another process
 // has written to the disk. Such a write cancels an adoption or an order to erase. The content is then no longer treated as a
 // tenant's. After an erasure has failed, the content is unknown, and only the number of sectors shows whether another process has
 // written to the disk. If the kernel does not count writes, noteWrites therefore assumes such a write.

@@ -46,7 +46,7 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 
 // changeCordon replaces a device's cordon. A nil cordon means that the device is not cordoned. changeCordon waits for the
 // snapshot that shows the change. A cordon also cancels an order to erase, but only once the cordon is on disk. If metalplugd
-// ends in between, the state file does not contain the order either (see [loop.record]).
+// ends before then, the state file does not contain the order either (see [loop.record]).
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	// If the state was lost, metalplugd cordons all devices before the first snapshot. An earlier change could be lost.
 	if err := i.Await(ctx, func(s *Snapshot) bool { return s.Version > 0 }); err != nil {

@@ -22,7 +22,7 @@ type entry struct {
 	owner    *inspect.Subject // the subject that the device was last found in, or nil if it was not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, where it stays until no pod can hold it
-	awaited  bool             // the device was present at the end of the last run of metalplugd
+	awaited  bool             // the device was present when metalplugd last stopped
 	stuck    bool             // an inspection of the device has taken too long and has not returned
 	status   *Status          // published status, or nil
 	settled  *settled         // the last verdict before metalplug's work, or nil
@@ -119,7 +119,7 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.isOutdated() && e.sighting.Offer == nil && !(f.Evident() && f.OfferedWithData())
-	// The operator's order applies to the content at the time of the order, and not to data that the host writes later.
+	// The operator's order applies to the content at the time of the order, rather than to data that the host writes later.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse && held && e.lease.Hold != lease.Due
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.isFrozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

@@ -127,7 +127,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
-	free := sighting.Size > 0 || sighting.HostUse(false) // no helper works on a disk that was probed or that the host uses
+	free := sighting.Size > 0 || sighting.HostUse(false) // no helper is working on a disk that was probed or that the host uses
 	e.Unfinished = e.Unfinished && (e.isOutdated() || !free)
 	i.noteWrites(e, sighting)
 	i.compareContent(e, sighting)

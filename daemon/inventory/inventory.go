@@ -198,7 +198,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	// Carry out the remaining requests, and those of the workers, so that the state file contains their results.
+	// Carry out the remaining requests, including those from the workers, so that the state file contains their results.
 	workers, stop := context.WithTimeout(context.WithoutCancel(ctx), workersLimit)
 	for l.carryOut(); err == nil && len(l.reservations) > 0 && workers.Err() == nil; l.carryOut() {
 		select {

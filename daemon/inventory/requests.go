@@ -93,7 +93,7 @@ func (i *Inventory) Current(ctx context.Context, id string) (s *Status, err erro
 }
 
 // current returns the newest state of a device. Unlike the status in a snapshot, this state includes the result of the last
-// inspection even while metalplug works on the device.
+// inspection even while metalplug is working on the device.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {

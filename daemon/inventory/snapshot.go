@@ -55,7 +55,7 @@ type Observation struct {
 	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
 	Nodes      []device.Node  // existing nodes of the device, even if it is not offered
-	Target     *device.Target // identifies the device when metalplug works on it
+	Target     *device.Target // identifies the device while metalplug is working on it
 }
 
 // Same reports whether the disk is still the one that the tenants' containers got when they started. If so, the tenants may

@@ -89,7 +89,7 @@ func (l *loop) restore() {
 	}
 	maps.Copy(l.cordons, kept.Cordons)
 	maps.Copy(l.podData, kept.PodData)
-	if kept.Version == 0 { // save a file at the first start, so that a missing file later means a lost state
+	if kept.Version == 0 { // save a file at the first start, so that a missing file later shows that the state was lost
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := l.faults.Boot != "" && kept.Health.Boot == l.faults.Boot
@@ -155,7 +155,7 @@ func (d *devices) saveLater() {
 }
 
 // save passes the state to the store, which writes it. If nothing has changed since the last save, save does nothing. The state
-// contains all offered devices, devices that metalplug works on, disks that must be erased, faults, evidence and cordons.
+// contains all offered devices, devices that metalplug is working on, disks that must be erased, faults, evidence and cordons.
 func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {
 		return
@@ -181,8 +181,8 @@ func (l *loop) save() {
 }
 
 // record returns the record of a device. record omits an order to erase a cordoned disk (see [Inventory.changeCordon]). While
-// metalplug works on a disk, the record describes the state that a crash would leave. After a crash, a disk that has reappeared
-// may be a different one, and the content may be unknown.
+// metalplug is working on a disk, the record describes the state that a crash would leave. After a crash, a disk that has
+// reappeared may be a different one, and the content may be unknown.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

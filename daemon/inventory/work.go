@@ -25,18 +25,18 @@ type phase uint8
 const (
 	noWork    phase = iota
 	working         // work on this device, or on another device that affects this one, is in progress
-	afterWork       // the work has ended, but may still cause changes to the hardware
+	afterWork       // the work has ended, but may still cause hardware changes
 )
 
-// window is the period of metalplug's own work on a device. During this period, metalplug assumes that its work causes all
-// changes to the hardware.
+// window is the period of metalplug's own work on a device. During this period, metalplug assumes that its own work causes all
+// hardware changes.
 type window struct {
 	phase         phase
 	reason        string           // the reason why the device is Unhealthy in this period
 	absentUntil   time.Time        // end of the period in which the device may be absent after metalplug has reset it
 	relook        *inspect.Subject // the subject that needs a new inspection
 	lookNumber    int              // number of inspections that must return before the window ends
-	delay         string           // why pending work is delayed, for example because a process has the device open
+	delay         string           // why the pending work is delayed, for example because a process has the device open
 	diskBefore    evidence.Disk    // the disk at the beginning of the work
 	provenDiskseq string           // diskseq after the work, if the helper has proven that the medium is the same
 	givenSince    bool             // a pod or a claim has received the device since the work began
@@ -44,7 +44,7 @@ type window struct {
 }
 
 // isOther reports whether another disk may have replaced the disk that the work began on. Since 5.15, Linux numbers the
-// appearances of disks. On an older kernel, a new inode of the disk's directory in sysfs shows a new appearance.
+// appearances of disks. On an older kernel, a new inode of the disk's sysfs directory shows a new appearance.
 func (w *window) isOther(now evidence.Disk) bool {
 	if now.Appearance == "" && w.diskBefore.Appearance == "" {
 		return now != w.diskBefore
@@ -80,8 +80,8 @@ func (e *entry) isOutdated() bool {
 	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.lookNumber
 }
 
-// isFrozen reports whether the status hides changes to the hardware because metalplug's own work causes them. If this work has
-// failed or an inspection is stuck, the status hides nothing.
+// isFrozen reports whether the status hides hardware changes because metalplug's own work causes them. If this work has failed or
+// an inspection is stuck, the status hides nothing.
 func (e *entry) isFrozen(now time.Time) bool {
 	w := &e.work
 	switch {
@@ -224,7 +224,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 
 func (l *loop) finishWork(e *entry, o Outcome) {
 	w := &e.work
-	other := w.isOther(e.Disk) // whether another disk may have replaced the disk that was worked on
+	other := w.isOther(e.Disk) // whether another disk may have replaced the one that was worked on
 	w.phase, w.reason = afterWork, ""
 	if o.Touched {
 		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", wrote{}, true // the helper may not have ended
@@ -251,8 +251,8 @@ func (l *loop) finishWork(e *entry, o Outcome) {
 	l.queueVerdict(e)
 }
 
-// applyOutcome changes the lease according to the outcome of work. If the flag other is set, another disk may have replaced the
-// disk that the work began on.
+// applyOutcome changes the lease according to the outcome of the work. If the flag other is set, another disk may have replaced
+// the disk that the work began on.
 func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
 	switch o.Event {

@@ -28,8 +28,8 @@ type Member struct {
 	ID       string `json:"id"`
 }
 
-// CheckpointDevices returns the devices that pods hold according to the kubelet's checkpoint in dir. The key of the outer map
-// is the resource, and the key of the inner map is the device ID. metalplugd must list all these devices, even if its own state
+// CheckpointDevices returns the devices that pods hold according to the kubelet's checkpoint in dir. The key of the outer map is
+// the resource, and the key of the inner map is the device ID. metalplugd must list all of these devices, even if its own state
 // does not contain them.
 func CheckpointDevices(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
@@ -93,8 +93,8 @@ func Annotation(id string, members []Member) (key, value string) {
 	return membersKey + id, strings.Join(texts, ",")
 }
 
-// membersOf returns the members of a bundle from an answer in the kubelet's checkpoint. If the device is not a bundle, the result
-// is nil.
+// membersOf returns a bundle's members from an answer in the kubelet's checkpoint. If the device is not a bundle, the result is
+// nil.
 func membersOf(id string, answer []byte) (members []Member) {
 	var kept pluginapi.ContainerAllocateResponse
 	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &kept) != nil {

@@ -42,12 +42,12 @@ const (
 type Holding int
 
 const (
-	// Unknown means that the kubelet's answers do not show yet whether a pod holds the device.
+	// Unknown means that the kubelet's answers do not yet show whether a pod holds the device.
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device, because an init
-	// container of a pod has it.
+	// Named means that the kubelet lists no pod with the device, but a new checkpoint still names the device, because one of a pod's
+	// init containers has it.
 	Named
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
 	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
@@ -73,8 +73,8 @@ type Holders struct {
 	// Ask sets Soon if the next answer must confirm part of the last answer. The caller should then call Ask again after about a
 	// second.
 	Soon bool
-	// Pods maps the ID of each device to its holders, as found by the last call to Ask. A device with shares may have several
-	// holders. The caller must not modify the map.
+	// Pods maps each device's ID to its holders, as found by the last call to Ask. A device with shares may have several holders.
+	// The caller must not modify the map.
 	Pods map[string][]api.Pod
 
 	missed     map[string]bool          // devices that the last answer did not name
@@ -242,8 +242,8 @@ func podResources(socket string) (*grpc.ClientConn, error) {
 // the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
-// CleanError returns the cause of a failed call, without the text that gRPC adds, such as the name of the status code. The
-// parameter limit is the timeout of the call, which the new error names if there was no answer.
+// CleanError returns the cause of a failed call, without the text that gRPC adds, such as the status code's name. The parameter
+// limit is the call's timeout, which the new error states if there was no answer.
 func CleanError(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {

@@ -34,7 +34,7 @@ const (
 // States lists all states in the order in which a device passes through them.
 var States = []State{Unproven, Free, Allocated, Preparing, InUse, Released, Clearing, Failed}
 
-// Hold is the stage that the current tenant of a device has reached.
+// Hold is the stage that a device's current tenant has reached.
 type Hold string
 
 // Stages that a tenant can reach.
@@ -66,7 +66,7 @@ type Lease struct {
 	// Tenants is a sorted list of the tenants that have started a container since the device was last cleared. A pod is represented
 	// by its UID, and a claim by the result of [OfClaim].
 	Tenants []string `json:"tenants,omitempty"`
-	// Medium is the medium of the disk when these containers were started (see [device.Target.Medium]).
+	// Medium is the disk's medium at the time when these containers were started (see [device.Target.Medium]).
 	Medium  string `json:"medium,omitempty"`
 	Failure string `json:"failure,omitempty"` // why the most recent work failed, or empty if it succeeded
 	Order   Order  `json:"order,omitempty"`   // the operator's order if its work failed, or empty
@@ -216,7 +216,7 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 // Claim is a ResourceClaim that holds a device.
 type Claim struct {
 	api.ClaimRef
-	Ready bool `json:"ready,omitempty"` // whether the device was prepared, in this boot, for containers that use the claim
+	Ready bool `json:"ready,omitempty"` // whether the device has been prepared, in this boot, for containers that use the claim
 }
 
 // Claims lists the claims that hold a device, in the order in which they got it. Only a device with shares can have several

@@ -8,7 +8,7 @@ type Name string
 // Events that can happen to a lease.
 const (
 	Allocate Name = "allocate"  // the kubelet gave the device to a pod or a claim
-	Listed   Name = "listed"    // the kubelet started a container of a tenant without asking metalplugd, and lists the tenant
+	Listed   Name = "listed"    // the kubelet started a tenant's container without asking metalplugd, and lists the tenant
 	Prepare  Name = "prepare"   // a container of the tenant is about to start
 	Start    Name = "started"   // the device is prepared, and the container starts
 	Refused  Name = "refused"   // the work ended without changing the device
@@ -19,7 +19,7 @@ const (
 	Mended   Name = "recovered" // the operator's order is done, and the clean-up is still pending
 	Erased   Name = "erased"    // an erasure was verified
 	Replaced Name = "replaced"  // the disk may have been replaced by another one
-	Changed  Name = "changed"   // the content is no longer the data that a tenant of this node left, or the host uses the disk
+	Changed  Name = "changed"   // the content is no longer the data that a tenant on this node left, or the host uses the disk
 	Proven   Name = "proven"    // evidence shows that the disk is unused
 	Doubted  Name = "doubted"   // the evidence is no longer valid
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk

@@ -65,7 +65,7 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 }
 
 // openDisk opens a disk and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor a
-// write mode, the open disturbs no other process.
+// write mode, opening the disk does not disturb any other process.
 func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
 	fd, err := h.openDevice(sysPath, flags)
 	if err != nil {
@@ -139,7 +139,7 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "%s was replaced by another disk: the diskseq is %d, not %d", sysPath, is, was)
 }
 
-// checkSameDisk checks that the open disk is the one that the task opened before. The parameter seq is the diskseq of that
+// checkSameDisk checks that the open disk is the one that the task opened earlier. The parameter seq is the diskseq of that
 // earlier disk, or 0 if unknown. Another disk may have taken over the name and device number of the earlier disk.
 func (c *claim) checkSameDisk(seq uint64) error {
 	if seq != 0 && c.seq != seq {
@@ -165,8 +165,8 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 	return int64(all), int64(one), cmp.Or(err1, err2)
 }
 
-// flush writes back the page cache of a disk and the drive's own cache (blkdev_fsync, block/fops.c). flush then drops the page
-// cache, so that the next read returns data from the disk itself.
+// flush writes back a disk's page cache and the drive's own cache (blkdev_fsync, block/fops.c). flush then drops the page cache,
+// so that the next read returns data from the disk itself.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
 		return errorf(Failed, "flush the cache of %s: %w", c.Name(), err)

@@ -44,7 +44,7 @@ type surface struct {
 	chunks []chunk // sorted by offset
 }
 
-// seed determines which random blocks are read. To compare a disk with an earlier fingerprint, the check uses the seed in this
+// seed determines which random blocks are read. To compare a disk with an earlier fingerprint, the check uses the seed from this
 // fingerprint. Any other check uses a new random seed, so an attacker cannot know in advance which blocks are read. For a
 // rotating disk, the lowest bit of the first byte is set, and the check reads fewer blocks. A 7,200 rpm disk takes up to 10 ms to
 // read a block, and a probe must end within 16 s.
@@ -126,7 +126,7 @@ func isBad(err error) bool {
 }
 
 // readChunk reads a chunk. If the drive cannot read a part of the chunk, readChunk reads each block separately. After [maxBad]
-// unreadable blocks, readChunk treats the rest of the chunk as unreadable too.
+// unreadable blocks, readChunk treats the rest of the chunk as unreadable as well.
 func (c *chunk) readChunk(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
@@ -227,7 +227,7 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// contains reports whether the data that was read contains a text at the given disk offset.
+// contains reports whether the data that was read contains a given text at a given disk offset.
 func (s *surface) contains(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {

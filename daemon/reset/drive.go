@@ -169,7 +169,7 @@ func commandError(what string, err error) error {
 // controller is the data that Identify Controller returns (Base Specification, figure 275).
 type controller []byte
 
-// feature is one or more bits in a byte of the data from Identify Controller.
+// feature is one or more bits in one byte of the data from Identify Controller.
 type feature struct {
 	at   int
 	mask byte
@@ -188,7 +188,7 @@ var (
 	cryptoFormat       = feature{524, 1 << 2}         // FNA
 )
 
-// has reports whether the controller sets at least one bit of a feature.
+// has reports whether the controller has set at least one of a feature's bits.
 func (id controller) has(f feature) bool { return id[f.at]&f.mask != 0 }
 
 // Kinds of sanitize operations, as bits in SANICAP.

@@ -112,7 +112,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 }
 
 // examineAgain reads a disk again before its erasure. examineAgain checks that neither the disk nor its content has changed since
-// the earlier examination. examineAgain returns no surface if the disk was not read earlier or cannot be read.
+// the earlier examination. examineAgain does not return a surface if the disk was not read earlier or cannot be read.
 func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
@@ -150,7 +150,7 @@ func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen
 	return had.describe(), err
 }
 
-// forgetPartitions makes the kernel drop the partitions of an erased disk, because the kernel does not drop them automatically.
+// forgetPartitions makes the kernel drop an erased disk's partitions, because the kernel does not do so automatically.
 func (c *claim) forgetPartitions() error {
 	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil

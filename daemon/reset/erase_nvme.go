@@ -72,7 +72,7 @@ func formatWord(ns namespace, ses uint32) uint32 {
 // formatOf returns the number of the current LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high bits.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
-// checkSize checks that the size and the block size of a disk have not changed since the disk was opened.
+// checkSize checks that a disk's size and block size have not changed since the disk was opened.
 func (c *claim) checkSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {
@@ -108,7 +108,7 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// checkSoleNamespace returns an error if the disk is not the only namespace of the NVM subsystem. checkSoleNamespace is called
+// checkSoleNamespace returns an error if the disk is not the only namespace in the NVM subsystem. checkSoleNamespace is called
 // before a command that erases the whole subsystem.
 func (d drive) checkSoleNamespace() error {
 	controllers, err := d.controllersOf(d.sysPath)
@@ -256,10 +256,10 @@ func checkSanitize(c *claim) error {
 	return d.checkSoleNamespace()
 }
 
-// sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits for this operation to
-// end, even if another program started it. The function does not start a new operation on a blank disk if the controller reports
-// that nothing has been written since the last completed operation. If the disk is not blank, the function sanitizes the disk
-// again, because nothing shows what the disk contained before the earlier operation.
+// sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits for it to end, even if
+// another program started it. The function does not start a new operation on a blank disk if the controller reports that nothing
+// has been written since the last completed operation. If the disk is not blank, the function sanitizes the disk again, because
+// nothing shows what the disk contained before the earlier operation.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file contains all calls to the kernel that reach a device. No other file of this package opens a node, calls an ioctl or
-// writes to sysfs.
+// This file contains all kernel calls that reach a device. No other file in this package opens a node, calls an ioctl or writes
+// to sysfs.
 
 import (
 	"context"
@@ -111,9 +111,9 @@ func writeAttribute(path, value string) error {
 	return nil
 }
 
-// useIdleIO moves the calling goroutine to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If
-// the kernel refuses this, reads keep their normal priority. The class applies to a thread, so useIdleIO also locks the
-// goroutine to its thread.
+// useIdleIO moves the calling goroutine to the I/O scheduler's idle class (ioprio_set(2), include/uapi/linux/ioprio.h). If the
+// kernel refuses this, reads keep their normal priority. The class applies to a thread, so useIdleIO also locks the goroutine to
+// its thread.
 func useIdleIO() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread

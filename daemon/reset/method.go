@@ -178,7 +178,7 @@ func (t *task) checkWorking() error {
 			return nil
 		}
 		// A PCI function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
-		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space first waits for the suspend to
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). Reading the configuration space first waits for the suspend to
 		// complete. If the function cannot answer while it is suspended, the read then wakes it (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)

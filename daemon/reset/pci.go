@@ -24,7 +24,7 @@ import (
 // value.
 const baseBridge = 0x06
 
-// resetSafeDrivers returns the drivers that continue to work after a reset of their device, because they save its state
+// resetSafeDrivers returns the drivers that continue to work after their device has been reset, because they save its state
 // beforehand. In Linux 6.12, the pci_error_handlers of these drivers have reset_prepare and reset_done. Among the drivers for
 // GPUs and accelerators, only those for Gaudi and for Intel and Qualcomm accelerators have these functions. No RDMA driver has
 // them. The list omits the drivers of network adapters and storage host adapters, because a reset interrupts their connections to
@@ -241,11 +241,11 @@ func (t *task) functions() ([]function, error) {
 	return []function{f}, nil
 }
 
-// freeFunction checks that a reset with one of the given methods would not disturb any user of the function. Until the caller
-// calls letGo, no other process can open the function's VFIO group or mount a disk behind the function. If the function has a
-// driver, this driver must continue to work after a reset. The function must not have a network interface, and its disks must not
-// be in use. If the function has a VFIO driver, no process may have the group open. freeFunction does not look for processes that
-// have one of the function's device nodes open. Finding them is the job of metalplug-holders.
+// freeFunction checks that a reset with one of the given methods would not disturb anything that uses the function. Until the
+// caller calls letGo, no other process can open the function's VFIO group or mount a disk behind the function. If the function
+// has a driver, this driver must continue to work after a reset. The function must not have a network interface, and its disks
+// must not be in use. If the function has a VFIO driver, no process may have the group open. freeFunction does not look for
+// processes that have one of the function's device nodes open. Finding them is the job of metalplug-holders.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.checkResettable(); err != nil {
 		return nil, err

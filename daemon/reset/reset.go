@@ -73,7 +73,7 @@ const (
 	Gone        Result = "gone"        // the device is absent, or did not come back after a reset
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the device's state is unknown
-	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
+	Late        Result = "late"        // a probe or a survey did not finish in time, which is not the device's fault
 	Running     Result = "running"     // a sanitize operation is in progress; a new request waits until it ends
 	Malformed   Result = "malformed"   // the request is invalid, and the helper did not examine the device
 )
@@ -115,7 +115,7 @@ func errorf(r Result, format string, args ...any) error {
 
 // A message is a single JSON object (see [exchange.Decode]).
 
-// MaxList is the maximum number of entries in each list of a request. NVMe subsystems with more namespaces are not supported.
+// MaxList is the maximum number of entries in each of a request's lists. NVMe subsystems with more namespaces are not supported.
 const MaxList = 128
 
 const (
@@ -127,7 +127,7 @@ func invalidf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", exchange.ErrMessage, fmt.Sprintf(format, args...))
 }
 
-// Encode returns the request as a message. [ParseRequest] refuses the message of an invalid request.
+// Encode returns the request as a message. [ParseRequest] refuses a message that contains an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
 // ParseRequest parses a message and checks that its values are valid. The caller must still check the names and paths.

@@ -102,7 +102,7 @@ func checkScrub(settings config.Config, resource config.Resource, s device.Sight
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
 }
 
-// locationOf returns the file and line that set a key of a resource.
+// locationOf returns the file and line that set one of a resource's keys.
 func locationOf(settings config.Config, resource, key string) string {
 	return cmp.Or(settings.Where(resource, key), "built in")
 }

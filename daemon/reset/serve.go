@@ -89,7 +89,7 @@ type task struct {
 	*host
 	Request
 	answer Answer // the parts of the answer that are known so far
-	// seq is the disk's diskseq when the task opened it first, or 0 if unknown. Every later open must find the same diskseq.
+	// seq is the disk's diskseq when the task first opened it, or 0 if unknown. Every later open must find the same diskseq.
 	seq uint64
 }
 
@@ -143,7 +143,7 @@ func (t *task) do(ctx context.Context) error {
 		return t.probe(ctx)
 	}
 	unlock, err := t.lockDevice(ctx, t.SysPath)
-	// The lock may belong to an earlier request that hangs in the kernel. Such a request does not mean that the disk is in use.
+	// The lock may belong to an earlier request that is hanging in the kernel. Such a request does not mean that the disk is in use.
 	if errors.Is(err, Busy) && t.Do != Prepare {
 		return errorf(Late, "%w", err)
 	} else if err != nil {
@@ -172,9 +172,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // A lock ensures that only one request at a time works on a device. The lock is a file in a directory that all instances of the
-// program share. A lock on the device's directory in sysfs would not work, for two reasons. Since systemd 254, each instance has
-// its own sysfs (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). A lock in this sysfs would not stop the other instances.
-// Also, any local process can lock a directory in sysfs.
+// program share. A lock on the device's sysfs directory would not work, for two reasons. Since systemd 254, each instance has its
+// own sysfs (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). A lock in this sysfs would not stop the other instances. Also,
+// any local process can lock a directory in sysfs.
 
 // deviceLockLimit is how long the helper waits for another instance to release the lock. An instance exits within this time after
 // its client has disconnected.

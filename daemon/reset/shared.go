@@ -21,8 +21,8 @@ import (
 	"strings"
 )
 
-// checkNotShared returns [Busy] if an NVMe drive reports that another host or a virtual machine uses the disk. checkNotShared
-// also returns [Busy] if the drive does not answer this question. checkNotShared returns nil for any other kind of disk.
+// checkNotShared returns [Busy] if an NVMe drive reports that another host or a virtual machine is using the disk. checkNotShared
+// also returns [Busy] if the drive does not answer. checkNotShared returns nil for any other kind of disk.
 func (c *claim) checkNotShared() error {
 	if !c.IsNVMe(c.sysPath) {
 		return nil
@@ -142,7 +142,7 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this node. If the report has no
+// foreignRegistrants returns the IDs of the registrants in a report, except this node's controllers. If the report does not have
 // room for all registrants, the last element states how many are missing.
 func (d drive) foreignRegistrants(report []byte, size int) (foreign []string, err error) {
 	count, fit := int(binary.LittleEndian.Uint16(report[5:])), len(report)/size-1

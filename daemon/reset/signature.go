@@ -4,8 +4,8 @@ package reset
 
 // This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a signature may
 // be part of a volume on several disks, or may belong to a system that is not running. Only an operator can order metalplug to
-// erase such a disk. The comment next to a signature names the source that defines it. Any other content is unknown data, which
-// is erased only if a pod wrote it. The names are those that udev uses in ID_FS_TYPE.
+// erase such a disk. The comment next to each signature names the source that defines it. Any other content is unknown data,
+// which is erased only if a pod wrote it. The names are those that udev uses in ID_FS_TYPE.
 
 import (
 	"encoding/binary"
@@ -20,8 +20,8 @@ type signature struct {
 	at    []int64 // offsets in bytes, or from the end of the disk if negative
 }
 
-// places returns the possible offsets of the signature on a disk of the given size. The signature may also be at the same offset
-// in the first partition (see firstPartition).
+// places returns the offsets at which the signature may be on a disk of the given size. The signature may also be at the same
+// offset in the first partition (see firstPartition).
 func (s signature) places(size int64) (all []int64) {
 	for _, at := range s.at {
 		if at < 0 {

@@ -33,7 +33,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	return func(yield func(chunk, error) bool) {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		results := make(chan result) // unbuffered, so after a send returns, the previous stretch is free again
+		results := make(chan result) // unbuffered, so once a send returns, the previous stretch is free again
 		go func() {
 			defer close(results)
 			this, other := alignedBuffer(stretchSize), alignedBuffer(stretchSize)

@@ -51,7 +51,7 @@ func (h *host) checkPath(sysPath string) error {
 
 func (h *host) isDisk(sysPath string) bool { return h.Link(sysPath, "subsystem") == "block" }
 
-// checkWholeDisk checks that a block device is a disk, and not a partition or a single path of a multipath disk.
+// checkWholeDisk checks that a block device is a disk rather than a partition or a single path to a multipath disk.
 func (h *host) checkWholeDisk(sysPath string) error {
 	switch {
 	case h.Present(sysPath + "/partition"):

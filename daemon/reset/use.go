@@ -47,7 +47,7 @@ func (h *host) checkUnused(d sysfs.Disk) error {
 }
 
 // checkLoopDevices returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so
-// an exclusive open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the
+// the disk can still be opened exclusively. The backing file may have any path, so the function asks the loop device for the
 // number of its backing device.
 func (h *host) checkLoopDevices(d sysfs.Disk) error {
 	const virtual = devices + "virtual/block/" // loop devices have no parent (drivers/block/loop.c, loop_add)

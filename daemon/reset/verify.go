@@ -103,8 +103,8 @@ func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surfac
 }
 
 // verify bypasses the page cache and reads the blocks that contained data. verify then runs the quick check with new random
-// blocks, and returns the result of this check. If the earlier content is unknown, verify reads the whole disk. If a block does
-// not have the promised content, the error is [Failed].
+// blocks and returns its result. If the earlier content is unknown, verify reads the whole disk. If a block does not have the
+// promised content, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
@@ -178,8 +178,8 @@ func (e *evidence) block(at int64, b []byte) {
 const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
 // check returns the reason why the erasure is not verified, or nil. If some blocks contain only ff and others only 00, the blocks
-// of ff may be data. After a key change, blocks contain random data. Only a block that was read before the erasure can show that
-// the data has changed. If no such block has changed, random data in the other blocks may be old data.
+// that contain ff may be data. After a key change, blocks contain random data. Only a block that was read before the erasure can
+// show that the data has changed. If no such block has changed, random data in the other blocks may be old data.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
 		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)

@@ -39,7 +39,7 @@ type Store struct {
 	// latest is a function that encodes the state to write next. latest is nil once the writer has taken this function.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
-	// Each caller that waits for a write sends a channel to the writer, which sends the result of the write on it.
+	// Each caller that waits for a write sends a channel to the writer, which sends the write's result on it.
 	asked    chan chan error
 	closing  chan struct{}         // closed by Close
 	ended    chan struct{}         // closed when the writer has ended
@@ -65,8 +65,8 @@ func (s *Store) Close() {
 	<-s.ended
 }
 
-// Load reads and decodes the file. An error means that an earlier daemon had saved a state, but this state is lost. If the file
-// cannot be read or decoded, Load renames it to state.json.damaged. Load must be called before the first [Store.Save].
+// Load reads and decodes the file. An error means that an earlier daemon saved a state that is now lost. If the file cannot be
+// read or decoded, Load renames it to state.json.damaged. Load must be called before the first [Store.Save].
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -125,8 +125,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// writeAll writes the states that [Store.Save] passes to it. If a write fails, writeAll tries again after each
-// [retryInterval], until a write succeeds or a newer state arrives.
+// writeAll writes the states that [Store.Save] passes to it. If a write fails, writeAll tries again every [retryInterval], until
+// a write succeeds or a newer state arrives.
 func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *func() ([]byte, error)

@@ -44,7 +44,7 @@ type reach int
 const (
 	anyDisk       reach = iota
 	anyController       // any NVMe controller
-	noDisk              // a regular file, or a disk that the target has open exclusively, so that an exclusive open by metalplug fails
+	noDisk              // a regular file, or a disk that the target has open exclusively, so that metalplug cannot open it exclusively
 )
 
 // checkExports checks whether a kernel target has a disk open, either directly or through its generic node or a controller.
@@ -104,11 +104,11 @@ func openedNode(t *Tree, e export, nodes []Node) (n Node, open bool, err error) 
 }
 
 // possiblePaths returns the paths at which a device with the given name may be found. The first is the name itself. A container
-// may have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding path in the
-// /dev of this process.
+// may have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding path in
+// this process's /dev.
 func possiblePaths(name string) []string {
 	if !path.IsAbs(name) {
-		return nil // the name is relative to a directory of the process that configured the target
+		return nil // the name is relative to a directory that belongs to the process that configured the target
 	}
 	names := []string{path.Clean(name)}
 	if i := strings.LastIndex(names[0], "/dev/"); i > 0 {
@@ -128,7 +128,7 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 }
 
 // exports returns the exports of all targets. A target whose module is not loaded has no exports. exports returns an error if an
-// existing file or directory cannot be read, or if configfs does not show the exports of an active target.
+// existing file or directory cannot be read, or if configfs does not show an active target's exports.
 func exports(t *Tree) ([]export, error) {
 	var r targets
 	r.Tree = t.Recording(&r.err)
@@ -144,8 +144,8 @@ func exports(t *Tree) ([]export, error) {
 	return r.exports, r.err
 }
 
-// checkVisible checks that configfs shows the exports of a module. Exports continue to work while configfs is not mounted. Each
-// export holds a reference to its module (configfs_mkdir). A module without references therefore has no exports.
+// checkVisible checks that configfs shows a module's exports. Exports continue to work while configfs is not mounted. Each export
+// holds a reference to its module (configfs_mkdir). A module without references therefore has no exports.
 func (r *targets) checkVisible(module, dir string) {
 	sysPath := "/sys/module/" + module
 	if r.Present(dir) || !r.Present(sysPath) {
@@ -221,8 +221,8 @@ func scsiAddress(plugin, shown string) string {
 }
 
 // regular reports whether a fileio storage object is a regular file. For a regular file, fd_configure_device requires a size and
-// sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If the size or the limit was changed later,
-// metalplug assumes that the object may be a disk.
+// sets the WRITE SAME limit to 0x1000. A block device gets another limit. If the size or the limit was changed later, metalplug
+// assumes that the object may be a disk.
 func (r *targets) regular(place, shown string) bool {
 	size := textBetween(shown, "  Size: ", " ")
 	return IsNumbered(size, "") && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"

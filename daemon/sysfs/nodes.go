@@ -32,7 +32,7 @@ func Number(file unix.Stat_t) (number string, block bool) {
 	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), kind == unix.S_IFBLK
 }
 
-// Name returns the kernel's name of the device, such as "nvme0n1p2".
+// Name returns the kernel's name for the device, such as "nvme0n1p2".
 func (n Node) Name() string { return path.Base(n.SysPath) }
 
 // NodesOf returns all nodes that give access to a device. The device's own node comes first.
@@ -64,7 +64,7 @@ type Disk struct {
 	err   error    // error from finding the nodes or reading their numbers
 }
 
-// Name returns the kernel's name of the disk, such as "nvme0n1p2".
+// Name returns the kernel's name for the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
 // Part returns the first of the disk's block devices that the function "matches" selects.
@@ -131,7 +131,7 @@ func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 }
 
 // SCSIDisks returns the disks that accept commands from the scsi_generic or bsg node at sysPath. The node of a SCSI device gives
-// access to at most one disk. The node of a SCSI host gives access to all of the host's disks. The device of a UFS node has no
+// access to at most one disk. The node of a SCSI host gives access to all of the host's disks. A UFS node's device has no
 // subsystem, and its parent is the host (ufs_bsg_probe in drivers/ufs/core/ufs_bsg.c).
 func (t *Tree) SCSIDisks(sysPath string) (disks []string) {
 	above := t.Resolve(sysPath + "/device")
@@ -182,8 +182,8 @@ func identityOf(t *Tree, sysPath string) string {
 	return ""
 }
 
-// Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not
-// identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium. When the medium has
-// been changed, the kernel increments the diskseq the next time that the disk is polled or opened (disk_check_events in
+// Removable reports whether a disk's medium can be removed from its drive. Such a drive's WWID and serial number do not identify
+// the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium. When the medium has been
+// changed, the kernel increments the diskseq the next time that the disk is polled or opened (disk_check_events in
 // block/disk-events.c, sd_open). No process can read the new medium before that.
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

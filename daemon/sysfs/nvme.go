@@ -8,11 +8,10 @@ package sysfs
 // controller. With native multipathing, the disk is called the head, and is below the subsystem in /sys/devices/virtual.
 // Each path to the head is a hidden disk below a controller.
 //
-// Names alone do not show which devices belong together. A disk's name contains the number of the subsystem (nvme_alloc_ns). The
-// name of a generic node contains the number of the controller (nvme_add_ns_cdev). The numbers of the subsystem and the
-// controller differ if an open node keeps an earlier subsystem alive. Only the number after the last n is the same in all names,
-// because it is the namespace's number within its subsystem (head->instance). The parent devices identify the subsystem and the
-// controller.
+// Names alone do not show which devices belong together. A disk's name contains the subsystem's number (nvme_alloc_ns). A generic
+// node's name contains the controller's number (nvme_add_ns_cdev). These two numbers differ if an open node keeps an earlier
+// subsystem alive. Only the number after the last n is the same in all names, because it is the namespace's number within its
+// subsystem (head->instance). The parent devices identify the subsystem and the controller.
 
 import (
 	"path"
@@ -65,7 +64,7 @@ func members(t *Tree, subsystem string) (controllers []string) {
 	return controllers
 }
 
-// NVMeSiblings returns all controllers in the subsystem of a controller, including the controller itself.
+// NVMeSiblings returns all controllers in a controller's subsystem, including the controller itself.
 func (t *Tree) NVMeSiblings(controller string) []string {
 	if subsystem := subsystemOf(t, controller); subsystem != "" {
 		return members(t, subsystem)
@@ -73,7 +72,7 @@ func (t *Tree) NVMeSiblings(controller string) []string {
 	return []string{controller}
 }
 
-// subsystemOf returns the subsystem that has a link to a controller, or "" if there is no such subsystem.
+// subsystemOf returns the subsystem that has a link to a controller, or "" if there is none.
 func subsystemOf(t *Tree, controller string) string {
 	const class = "/sys/class/" + nvmeSubsystemClass
 	for _, name := range t.Names(class) {

@@ -44,7 +44,7 @@ type Tree struct {
 	failure *error // see [Tree.Recording], or nil
 }
 
-// At returns the tree whose locations are below the directory root, or below the root directory of this process if root is empty.
+// At returns the tree whose locations are below the directory root, or below this process's root directory if root is empty.
 func At(root string) Tree { return Tree{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"} }
 
 type prefixed struct{ prefix, root string }
@@ -132,7 +132,7 @@ func readError(name string, err error) error {
 	return fmt.Errorf("read %s: %w", name, err)
 }
 
-// Int returns the value of a numeric attribute, decimal or with the prefix 0x.
+// Int returns the value of a numeric attribute, which may be decimal or have the prefix 0x.
 func (t *Tree) Int(sysPath, name string) (int64, error) {
 	text, err := t.Attr(sysPath, name)
 	if err != nil {
@@ -220,7 +220,7 @@ func KeyValues(text, separator string) map[string]string {
 	return all
 }
 
-// DevNode returns the node of the device at sysPath, such as "/dev/nvme0n1", or "" if the device has no node.
+// DevNode returns the node of the device at sysPath, such as "/dev/nvme0n1", or "" if there is none.
 func (t *Tree) DevNode(sysPath string) string {
 	name := t.Properties(sysPath)["DEVNAME"]
 	if name == "" || path.Clean("/"+name) != "/"+name {

@@ -62,7 +62,7 @@ const Uncounted = 1 << 60
 // IsPartition reports whether the block device at sysPath is a partition.
 func (t *Tree) IsPartition(sysPath string) bool { return t.Present(sysPath + "/partition") }
 
-// Partitions returns the sysfs paths of a disk's partitions, whose names begin with the name of the disk (bdevname).
+// Partitions returns the sysfs paths of a disk's partitions, whose names begin with the disk's name (bdevname).
 func (t *Tree) Partitions(sysPath string) []string {
 	var partitions []string
 	for _, name := range t.Names(sysPath) {
@@ -117,7 +117,7 @@ func (t *Tree) InUse(d Disk) error {
 }
 
 // checkMounts checks the mounts of this host and of this process. A confined process may have different mounts from the host. If
-// procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
+// procfs hides process 1 (hidepid=2), only this process's mounts are checked.
 func checkMounts(t *Tree, d Disk) error {
 	own, err := t.ReadAll("/proc/self/mountinfo")
 	if err != nil {
@@ -157,7 +157,7 @@ func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 
 // partNamed resolves the links at a name in /dev, and returns the part of the disk that the resulting node belongs to. The name
 // may be misleading, but metalplug-reset later detects mounts, swap space and loop devices reliably. The kernel opens a device
-// exclusively to mount it or to swap to it. For a loop device, the kernel shows the number of the backing device.
+// exclusively to mount it or to swap to it. For a loop device, the kernel shows the backing device's number.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -220,8 +220,8 @@ func checkBackingFiles(t *Tree, d Disk) error {
 	return nil
 }
 
-// isNode reports whether a name in /dev is the node of the given device. The name must not be a link. sysfs shows "!" instead of
-// "/" in the names of devices (dev_set_name).
+// isNode reports whether a name in /dev is the given device's node. The name must not be a link. sysfs shows "!" instead of "/"
+// in device names (dev_set_name).
 func isNode(name, device string) bool {
 	return path.Base(name) == path.Base(strings.ReplaceAll(device, "!", "/"))
 }

@@ -91,7 +91,7 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 }
 
 // waitForUsers repeats the function "look" while it finds users that may soon close the device. For example, udev and metalplugd
-// open a disk briefly after every change, and a pod's sandbox ends some time after the containers.
+// open a disk briefly after every change, and a pod's sandbox ends some time after its containers.
 func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()

@@ -77,9 +77,9 @@ func (j *job) rule() lease.Rule {
 }
 
 // begin notifies the inventory that work on the device is beginning. Until the job ends, the inventory assumes that this work
-// causes all changes to the hardware. If the work may erase the last pod's data, begin first waits until an inspection has
-// counted the writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The
-// error is [ErrBusy] if the inspection takes longer than closeTimeout.
+// causes all hardware changes. If the work may erase the last pod's data, begin first waits until an inspection has counted the
+// writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The error is
+// [ErrBusy] if the inspection takes longer than closeTimeout.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	counted := true
 	_ = retryUntil(ctx, func() (bool, error) {

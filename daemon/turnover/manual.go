@@ -103,11 +103,11 @@ func (j *job) doOrder(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If o contains no
-// erase method, metalplug uses the method of the resource. If the resource has no method, metalplug uses adoptScrub. Adopt
-// returns once the order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the
-// order can be carried out, but does not record it. The result note tells the operator what metalplug will do, or why there is
-// nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o contains no erase
+// method, metalplug uses the resource's method. If the resource has no method, metalplug uses adoptScrub. Adopt returns once the
+// order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the order can be
+// carried out, but does not record it. The result note tells the operator what metalplug will do, or why there is nothing to do.
+// The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

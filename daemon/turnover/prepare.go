@@ -20,8 +20,7 @@ import (
 )
 
 // startLimit limits the work before a container starts. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
-// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). Some of this time is needed for the call itself and for the helper's
-// answer.
+// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the helper's answer need some of this time.
 const startLimit = 25 * time.Second
 
 // Start prepares devices of a resource in parallel for a container that is about to start. Start may be called again for the same
@@ -136,7 +135,7 @@ func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners
 }
 
 // prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare runs only
-// the vendor units. However, no pod gets the data that an earlier pod left before a reload of the configuration.
+// the vendor units. However, no pod gets the data that an earlier pod left before the configuration was reloaded.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id, first, shares, fresh := j.Device.ID, j.First(owners), j.policy.sharesUse(), j.New(owners)
 	unproven := fmt.Errorf("%s: %w: the disk may contain data that is not from this pod; delete the pod", id, device.ErrUnproven)
@@ -163,7 +162,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, err
 	case who.otherUser != "":
 		return p, fmt.Errorf("%s: %w: %s", id, ErrBusy, who.otherUser)
-	case who.ownPod: // another container of the pod uses the device, such as a sidecar
+	case who.ownPod: // another container in the pod, such as a sidecar, uses the device
 		return p, nil
 	}
 	w := j.Preparation(j.rule(), first, j.Same())

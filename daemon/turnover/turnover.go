@@ -34,8 +34,8 @@ var (
 )
 
 const (
-	// lingerInterval is the time between two attempts while the device is busy. A device is often still busy for some seconds
-	// after its pod has ended.
+	// lingerInterval is the time between two attempts while the device is busy. A device is often still busy for a few seconds after
+	// its pod has ended.
 	lingerInterval = 2 * time.Second
 	// initialBackoff and maxBackoff are the minimum and maximum time between attempts after a failure.
 	initialBackoff = 10 * time.Second
@@ -82,7 +82,7 @@ type Turnover struct {
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
-	// Done is called once for each reset and each erasure, for the metrics. Done may be nil.
+	// For the metrics, Done is called once for each reset and each erasure. Done may be nil.
 	Done func(resource, method string, took time.Duration, err error)
 }
 

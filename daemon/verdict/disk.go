@@ -16,8 +16,8 @@ type DiskFacts struct {
 	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // the evidence about the disk, or nil
-	// Presence describes the current appearance of the disk at the last inspection (see [evidence.Book.Presence]). Presence is empty
-	// if metalplug cannot distinguish the disk from other disks.
+	// Presence describes the disk's appearance at the last inspection (see [evidence.Book.Presence]). Presence is empty if metalplug
+	// cannot distinguish the disk from other disks.
 	Presence string
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
@@ -37,7 +37,7 @@ func (f *Facts) Complete() bool {
 }
 
 // holdersChecked reports whether metalplug has checked which processes have the disk open. A check before the last appearance of
-// the disk does not count. An inspection cannot detect a process that reads from the disk and does not write to it.
+// the disk does not count. An inspection cannot detect a process that reads from the disk but does not write to it.
 func (f *Facts) holdersChecked() bool {
 	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
 }
@@ -56,7 +56,7 @@ func (f *Facts) Unused() bool {
 	return !errors.Is(f.Seen.Offer, device.ErrIncomplete)
 }
 
-// MustRead reports whether metalplug must read a disk to get evidence. If work on an offered disk has failed, metalplug first
+// MustRead reports whether metalplug must read a disk to obtain evidence. If work on an offered disk has failed, metalplug first
 // repeats the work.
 func (f *Facts) MustRead() bool {
 	v := f.Disk.Evidence
@@ -82,7 +82,7 @@ func (f *Facts) diskTodo() Todo {
 	return Nothing
 }
 
-// missingEvidence returns why the evidence about a disk is not complete, or nil for complete evidence.
+// missingEvidence returns why the evidence about a disk is not complete, or nil if it is.
 func (f *Facts) missingEvidence() error {
 	v, offer, d := f.Disk.Evidence, f.Seen.Offer, f.Seen.Device
 	if v == nil {

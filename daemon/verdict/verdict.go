@@ -32,14 +32,14 @@ type Facts struct {
 	Delay    string   // why pending work is delayed, or empty
 	Firmware string   // the unit from [device.Rule].Init that has run
 	Uninit   string   // why the Init unit failed, or empty
-	Work     string   // why the device is Unhealthy while metalplug works on it, or empty
+	Work     string   // why the device is Unhealthy while metalplug is working on it, or empty
 	Frozen   *Verdict // the verdict to show while metalplug's own work changes the hardware, or nil
 }
 
 // Faults are faults in the hardware itself.
 type Faults struct {
 	Marks    []string      // faults in the device and its parents, from events and counters
-	Warnings []string      // faults from events and counters that do not prevent the use of the device
+	Warnings []string      // faults from events and counters that do not prevent pods from using the device
 	Stuck    time.Duration // how long the hardware has not answered, or 0
 	Flapping string        // why metalplug does not yet trust a device that currently has no fault
 }
@@ -47,13 +47,13 @@ type Faults struct {
 // Verdict is a device's health and the reason for it.
 type Verdict struct {
 	Healthy bool
-	// Parked reports whether the device is Unhealthy only because of a cordon, a bundle or a claim, and not because of a fault.
+	// Parked reports whether the device is Unhealthy only because of a cordon, a bundle or a claim, rather than because of a fault.
 	// The pod that holds the device may still start more containers.
 	Parked  bool
 	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
 	Warning string // a fault that does not prevent the use of the device
-	// Reserved explains why no tenant except the current one may have the device, for example because the host uses the device.
+	// Reserved explains why no tenant except the current one may have the device, for example because the host is using the device.
 	// Barred is [BeingCleared] while the device must be cleared, and otherwise the same text as Reserved. Barred is empty if
 	// Reserved describes only data that is erased before the next container starts.
 	Reserved, Barred string
@@ -62,7 +62,7 @@ type Verdict struct {
 
 var (
 	// errElsewhere explains why a device is Unhealthy in the resource that used to offer it. A pod may still hold the device under
-	// the name of this old resource. If the new resource offered it too, the kubelet could give the device to a second pod.
+	// this old resource's name. If the new resource offered it too, the kubelet could give the device to a second pod.
 	errElsewhere = errors.New("the device now belongs to resource")
 	// errNotBack explains why a device from a saved file is Unhealthy until an inspection finds it.
 	errNotBack = errors.New("not found since metalplugd started")
@@ -77,8 +77,8 @@ const BeingCleared = "being cleared after the last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased. While a tenant holds the
 // device, Unfit also ignores the fact that the device is in use. After a tenant has ended, metalplug cleans up the device only if
-// the device is in a device list. A device that must be cleaned up therefore enters the list of its own resource before it can
-// join a bundle.
+// the device is in a device list. A device that must be cleaned up therefore enters its own resource's list before it can join a
+// bundle.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.NeedsClearing()) {
@@ -255,7 +255,7 @@ func (v *Verdict) park(reason string) {
 // Todo is the work that is pending for a device without a tenant.
 type Todo string
 
-// Kinds of pending work. If the work fails, the log message contains the text of the constant.
+// Kinds of pending work. If the work fails, the log message contains the constant's text.
 const (
 	Nothing      Todo = ""
 	EraseAdopted Todo = "adopted disk not erased"
