@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup finds the processes that hold a device node, and watches for the removal of pods' cgroups.
+// Package cgroup finds the processes that hold a device node, and detects when pod cgroups are removed.
 //
-// The package identifies a pod by the UID that the kubelet puts into cgroup names. The package does not change cgroups.
+// The package identifies a pod by the UID that the kubelet includes in cgroup names. The package never changes a cgroup.
 package cgroup
 
 import (
@@ -19,10 +19,11 @@ import (
 )
 
 // podOf returns the UID of the pod that a cgroup belongs to, or "" if the cgroup belongs to the host. The path comes from
-// /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). The path may lead out of the reader's cgroup namespace ("/../../kubepods/…").
+// /proc/PID/cgroup and may have the format of version 1 or 2 (cgroups(7)). The path may lead out of the reader's cgroup namespace
+// ("/../../kubepods/…").
 //
 // If a path contains several pods, podOf returns the outermost one. The inner pods belong to a kubelet inside a container, and
-// the kubelet on this host does not know them. With kind or minikube, the node itself is a container. podOf ignores this
+// the kubelet on this host does not know them. With kind or minikube, the node itself is a container. podOf ignores that
 // container. podOf finds no pod in user.slice, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths:
@@ -31,7 +32,7 @@ import (
 //	systemd   /kubepods.slice[/kubepods-QOS.slice]/kubepods[-QOS]-podUID.slice/{cri-containerd|crio|docker}-ID.scope
 //	mixed     [/system.slice/containerd.service]/kubepods[-QOS]-podUID.slice:cri-containerd:ID
 //
-// In a slice name, the UID has "_" in place of "-". With --cgroup-root R, the paths begin with R, as in "/R/kubepods" and
+// In a slice name, "_" replaces each "-" in the UID. With --cgroup-root R, the paths begin with R, as in "/R/kubepods" and
 // "/R.slice/R-kubepods.slice".
 func podOf(path string) string {
 	above := ""
@@ -97,7 +98,7 @@ func isUID(uid string) bool {
 // (internal/cri/util, GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
 const idLength = 64
 
-// isContainer reports whether a cgroup has the name of a container or of one of the runtime's helper processes.
+// isContainer reports whether a cgroup's name belongs to a container or to one of the runtime's helper processes.
 func isContainer(name string) bool {
 	name = strings.TrimSuffix(name, ".scope")
 	at := len(name) - idLength
@@ -106,8 +107,8 @@ func isContainer(name string) bool {
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
-// podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text contains a line ID:CONTROLLERS:PATH for each
-// hierarchy. In a hierarchy that the runtime does not manage, the process may be in any cgroup.
+// podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text has one line for each hierarchy, in the form
+// ID:CONTROLLERS:PATH. In a hierarchy that the runtime does not manage, the process may be in any cgroup.
 func podIn(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -122,8 +123,7 @@ func podIn(text string) string {
 // runs with cgroups-per-qos=false. The error therefore does not show that a pod has ended.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
-// controllersFile exists in every cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), but in no cgroup of
-// version 1.
+// controllersFile exists in every version 2 cgroup (Documentation/admin-guide/cgroup-v2.rst), but in no version 1 cgroup.
 const controllersFile = "cgroup.controllers"
 
 // Populated reports whether a pod's cgroup, or a cgroup below it, contains a process. Populated returns false if the cgroup does
@@ -142,8 +142,8 @@ func Populated(root, podUID string) (bool, error) {
 	return false, nil
 }
 
-// findPods maps the UID of each pod to the directories of its cgroups. The parameter root is the mount point of cgroups
-// ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
+// findPods maps the UID of each pod to the directories of its cgroups. The parameter root is the mount point of the cgroup file
+// system ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
 // The kubelet creates a pod's cgroup before the first container starts. The kubelet removes the cgroup after the last process has
 // exited, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver but containerd does not, the
@@ -164,8 +164,8 @@ func findPods(root string) (map[string][]string, error) {
 	return w.pods, nil
 }
 
-// hierarchies lists the version 1 hierarchies that may contain pods. A search of the first one that exists is enough. The kubelet
-// requires that each pod's cgroup is in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
+// hierarchies lists the version 1 hierarchies that may contain pods. Searching the first one that exists is enough. The kubelet
+// requires every pod to have a cgroup in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
 // hierarchy returns the directory to search for pods. With version 1, this is the directory of the first hierarchy in
@@ -183,7 +183,7 @@ func hierarchy(root string) (string, error) {
 	return "", fmt.Errorf("find pods in %s: %w: the directory is not the root of a cgroup hierarchy", root, fs.ErrNotExist)
 }
 
-// walk is one search for the cgroups of pods.
+// walk is one search for pod cgroups.
 type walk struct {
 	visit    func(dir string) error // called before a directory with relevant children is read, or nil
 	services bool                   // whether the parent cgroup of all pods may be inside a service
@@ -192,17 +192,17 @@ type walk struct {
 }
 
 const (
-	// unlimitedDepth is a depth without limit, so that the parent cgroup of all pods is found in any directory.
+	// unlimitedDepth sets no limit on the depth, so that search finds the parent cgroup of all pods in any directory.
 	unlimitedDepth = math.MaxInt
-	// watchDepth is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. A
-	// --cgroup-root adds such directories. Deeper cgroups usually belong to services and change all the time.
+	// watchDepth is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. The
+	// kubelet flag --cgroup-root adds such directories. Deeper cgroups usually belong to services and change all the time.
 	watchDepth = 2
 	// insideKubepods is passed as the depth for the parent cgroup of all pods, and for the cgroup of a QoS class.
 	insideKubepods = -1
 )
 
-// search looks for pods in a directory and below. The parameter depth is the number of levels that may lie between this directory
-// and the parent cgroup of all pods. The directory may be a link, such as "memory" in version 1.
+// search looks for pods in a directory and its subdirectories. The parameter depth is the number of levels that may lie between
+// this directory and the parent cgroup of all pods. The directory may be a link, such as "memory" in version 1.
 func (w *walk) search(dir string, depth int) error {
 	names, err := w.children(dir)
 	for _, name := range names {
@@ -228,8 +228,8 @@ func isKubepods(name string) bool {
 	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
-// mayContainPods reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in the cgroups of users,
-// machines and containers belong to other kubelets.
+// mayContainPods reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in user, machine and
+// container cgroups belong to other kubelets.
 func (w *walk) mayContainPods(name string) bool {
 	switch {
 	case isContainer(name), name == "user.slice", name == "machine.slice":
@@ -265,7 +265,7 @@ func (w *walk) children(dir string) ([]string, error) {
 }
 
 // isPopulated reports whether a cgroup, or one below it, contains a process. In cgroup v2, the file cgroup.events contains the
-// answer. In cgroup v1, each cgroup lists only its own processes, so isPopulated also looks into all cgroups below.
+// answer. In cgroup v1, each cgroup lists only its own processes, so isPopulated also checks all cgroups below it.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {

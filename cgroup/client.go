@@ -17,8 +17,8 @@ import (
 // Program is the name of the program that [Client] calls.
 const Program = "metalplug-holders"
 
-// Client sends requests to the program metalplug-holders, which has the privileges to inspect other processes. The method of
-// Client is safe for concurrent use.
+// Client sends requests to the program metalplug-holders, which is privileged to inspect other processes. Client's method is safe
+// for concurrent use.
 type Client struct {
 	Peer exchange.Peer
 }
@@ -26,9 +26,9 @@ type Client struct {
 // Holders runs the function [Holders] in a separate process, which handles only this request. Holders blocks until the answer
 // arrives or ctx ends. While the process starts, Holders calls the function "wanted", which must return at most [MaxNumbers]
 // numbers. The answer omits the calling process, which may itself have the devices open. If the holders do not fit into one
-// message, the answer contains one holder for each pod and device node. If the helper could not read the open files of a process,
-// the error may be [ErrIncomplete], but the answer still contains the holders that were found. The error covers only processes of
-// the host and of privileged pods. To cover other pods, call [Answer.Err] with their UIDs.
+// message, the answer contains only one holder for each pod and device node. If the helper could not read the open files of a
+// process, the error may be [ErrIncomplete], but the answer still contains the holders that were found. The error accounts only
+// for processes on the host and in privileged pods. To account for other pods, call [Answer.Err] with their UIDs.
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
 	var numbers []Number
 	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {
@@ -48,14 +48,14 @@ func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, er
 }
 
 // memoryLimit is the soft memory limit for the Go runtime, in bytes. The constant maxProcs is the maximum value of GOMAXPROCS.
-// With these limits, the process stays below MemoryMax= and TasksMax= in metalplug-holders@.service on machines of any size.
+// With these limits, the process stays below MemoryMax= and TasksMax= in metalplug-holders@.service on a node of any size.
 const (
 	memoryLimit = 40 << 20
 	maxProcs    = 4
 )
 
 // Serve answers one request, which a [Client] sends to standard input. The parameter proc is the mount point of the host's
-// procfs. If the client no longer waits for the answer, Serve ends the process.
+// procfs. If the client stops waiting for the answer, Serve ends the process.
 func Serve(proc string) error {
 	debug.SetMemoryLimit(memoryLimit)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))
@@ -91,7 +91,7 @@ type response struct {
 	Error string `json:"error,omitempty"`
 }
 
-// maxText is the maximum length of a text in an answer, in bytes.
+// maxText is the maximum length of a string in an answer, in bytes.
 const maxText = 256
 
 func decodeRequest(message []byte) ([]Number, error) {
@@ -103,8 +103,8 @@ func decodeRequest(message []byte) ([]Number, error) {
 }
 
 // encodeAnswer encodes an answer. If the answer is too large for one message, encodeAnswer keeps only one process for each pod
-// and device node. encodeAnswer also omits why processes could not be read. The reduced answer fits into one message even if the
-// node runs the maximum number of pods.
+// and device node. encodeAnswer also omits the reasons why processes could not be read. The reduced answer fits into one message
+// even if the node runs the maximum number of pods.
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {
@@ -134,7 +134,7 @@ func encodeError(err error) []byte { return exchange.Encode(response{Error: trun
 
 func truncate(text string) string { return text[:min(len(text), maxText)] }
 
-// MarshalText returns the text that [Number.String] returns.
+// MarshalText returns the same text as [Number.String].
 func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
 // UnmarshalText accepts only the output of [Number.String].

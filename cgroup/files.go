@@ -25,7 +25,7 @@ type file struct {
 	inode uint64
 }
 
-// addresses is the range of addresses that a file is mapped to.
+// addresses is the address range that a file is mapped to.
 type addresses struct{ from, to uint64 }
 
 // String returns the name of the link in /proc/PID/map_files. The numbers in this name have no leading zeros (%lx), unlike those
@@ -104,8 +104,7 @@ func (r *scanner) readMappings(task string, held map[Number]bool) error {
 	return nil
 }
 
-// mappedNumber checks whether a mapped file is a node of a wanted device. mappedNumber returns the number of that device, or
-// zero.
+// mappedNumber returns the number of the wanted device that a mapped file is a node of, or zero if there is none.
 func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
@@ -139,8 +138,8 @@ func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, 
 }
 
 // eachMapping calls f for each mapping of a process. Inode 0 means memory that is not backed by a file. Since Linux 6.11,
-// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). In the text of /proc/PID/maps,
-// the kernel also formats the paths, which takes most of the time. A process can use long paths.
+// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). To produce the text of
+// /proc/PID/maps, the kernel must also format the paths, which takes most of the time. A process can choose long paths.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -188,8 +187,8 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachText does the same as eachMapping, but reads the text of /proc/PID/maps (proc_pid_maps(5)), because old kernels lack
-// PROCMAP_QUERY.
+// eachText does the same as eachMapping on old kernels, which lack PROCMAP_QUERY. eachText reads the text of /proc/PID/maps
+// (proc_pid_maps(5)).
 func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error) error {
 	return r.eachLine(maps, func(line []byte) error {
 		at, of, err := parseMapping(line)
@@ -203,7 +202,7 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 // maxLine limits how many bytes of a line are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
-// eachLine calls f for each line of a procfs file. eachLine cuts off each line after maxLine bytes.
+// eachLine calls f for each line of a procfs file. eachLine truncates each line to maxLine bytes.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
 	rest := false // true in the middle of a line
@@ -227,7 +226,7 @@ func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	}
 }
 
-// parseMapping parses a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH.
+// parseMapping parses a line of /proc/PID/maps, in the form ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH.
 func parseMapping(line []byte) (at addresses, f file, err error) {
 	fields := strings.SplitN(string(line), " ", 6)
 	if len(fields) < 5 {
@@ -309,9 +308,9 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// isHarmless is called for a file that cannot be inspected. isHarmless returns true only if the file certainly does not keep a
-// device in use. The result comes from procfs and the kernel's own tables. The result does not depend on a file system, the
-// SELinux policy or a file server.
+// isHarmless is called for a file that cannot be inspected. isHarmless returns true only if the file definitely does not keep a
+// device in use. The result comes from procfs and the kernel's own tables, and does not depend on a file system, the SELinux
+// policy or a file server.
 func (r *scanner) isHarmless(l link) bool {
 	if isKernelObject(l) || r.cannotBeNode(l) {
 		return true
@@ -322,28 +321,29 @@ func (r *scanner) isHarmless(l link) bool {
 	if !errors.Is(err, unix.ENOTDIR) {
 		return err == nil || isGone(err)
 	}
-	// Only regular files and directories have user attributes. For other files, the kernel returns ENODATA before it
-	// checks permissions or asks the file system (fs/xattr.c, xattr_permission, xattr(7)).
+	// Only regular files and directories can have user attributes. For other files, the kernel returns ENODATA before it checks
+	// permissions or asks the file system (fs/xattr.c, xattr_permission, xattr(7)).
 	_, err = unix.Getxattr(l.path(), "user.metalplug", nil)
 	return err == nil || isGone(err) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// mounts lists the mounts of a process (proc_pid_mountinfo(5)). A value is true if an open file on the mount is certainly not a
-// device node. The value is true if the mount has the option nodev. A mount of a file server is treated as if it had nodev,
-// because the server may never answer a query about a file. Only root can mount a file server without nodev.
+// mounts lists a process's mounts (proc_pid_mountinfo(5)). A value is true if an open file on the mount is definitely not a
+// device node. This is the case if the mount has the option nodev. A file server's mount is treated as if it had nodev, because
+// the server may never answer a query about a file. Only root can mount a file server without nodev.
 type mounts struct {
 	byID     map[int]bool
 	byDevice map[device]bool // true only if the value is true for all mounts of the device
 }
 
-// fileServers lists the types of file systems that a network server or a user-space program provides. The kernel calls OrangeFS
+// fileServers lists the types of file system that a network server or a user-space program provides. The kernel calls OrangeFS
 // pvfs2.
 var fileServers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// cannotBeNode returns true only if a link certainly does not lead to an open device node. cannotBeNode returns true for a kernel
-// object, and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the mount.
+// cannotBeNode returns true only if a link definitely does not lead to an open device node. cannotBeNode returns true for a
+// kernel object, and for a file on a mount that does not allow device nodes. For a mapped file, the device number identifies the
+// mount.
 func (r *scanner) cannotBeNode(l link) bool {
 	id := 0
 	if l.file == (file{}) {
@@ -355,7 +355,7 @@ func (r *scanner) cannotBeNode(l link) bool {
 	if r.mounts == nil {
 		r.mounts = r.readMounts(l.task)
 	}
-	return r.mounts.byID[id] || r.mounts.byDevice[l.file.device] // no mount has the ID 0 or the device 0:0
+	return r.mounts.byID[id] || r.mounts.byDevice[l.file.device] // no mount has ID 0 or device 0:0
 }
 
 // isKernelObject reports whether a link leads to an object without a path, such as "socket:[7]", "pipe:[7]" or
@@ -366,9 +366,9 @@ func isKernelObject(l link) bool {
 	return err == nil && n == 1 && start[0] != '/'
 }
 
-// mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. The file in the fdinfo directory of
-// another process (proc_pid_fdinfo(5)) may be too large to read. This file contains a line for each lock and for each entry of an
-// epoll descriptor, and the kernel charges all lines to the reader's memory. Therefore, mountID opens the same file with O_PATH
+// mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. Another process's fdinfo file
+// (proc_pid_fdinfo(5)) may be too large to read. This file contains a line for each lock and for each entry of an epoll
+// descriptor, and the kernel charges the memory for all lines to the reader. Therefore, mountID opens the same file with O_PATH
 // and reads the fdinfo of its own new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor
 // a file server (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
@@ -389,8 +389,8 @@ func fdinfo(name string) (position, flags, mount int) {
 // namespace contains a few thousand mounts.
 const maxMounts = 1 << 13
 
-// readMounts reads the mounts of a process. If readMounts cannot read all mounts, or if there are too many, the result is empty.
-// A mount that was not read could allow device nodes.
+// readMounts reads the mounts of a process. If readMounts cannot read all mounts, or if there are too many, the result is empty,
+// because an unread mount could allow device nodes.
 func (r *scanner) readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
 	info, err := openFile(task+"/mountinfo", 0)
@@ -413,8 +413,8 @@ func (r *scanner) readMounts(task string) *mounts {
 	return all
 }
 
-// parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS. If the line was cut off before
-// the type, parseMount assumes that the mount allows device nodes.
+// parseMount parses a line of the form ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS. If the line was
+// cut off before the type, parseMount assumes that the mount allows device nodes.
 func parseMount(line string) (id int, d device, barren bool, err error) {
 	var parent int
 	if _, err := fmt.Sscanf(line, "%d %d %d:%d ", &id, &parent, &d.major, &d.minor); err != nil {

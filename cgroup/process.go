@@ -44,7 +44,7 @@ type scanner struct {
 }
 
 // isStalled reports whether a call to the kernel has taken longer than r.patience. isStalled must be called exactly once in each
-// check for progress.
+// progress check.
 func (r *scanner) isStalled() bool {
 	r.idleChecks++
 	if steps := r.steps.Load(); steps != r.lastSteps {
@@ -54,7 +54,7 @@ func (r *scanner) isStalled() bool {
 }
 
 // readProcess finds the devices that the scanner's process holds, and adds them to the map "held". If the process has exited,
-// nothing is added. If the process was listed as a process of the host but belongs to a pod, readProcess postpones it.
+// nothing is added. If the process was listed as a host process but belongs to a pod, readProcess postpones it.
 func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -81,14 +81,14 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// readPod returns the UID of the pod that the scanner's process belongs to. readPod returns "" for a process of the host, or if
-// the cgroup cannot be read. In cgroup v1, the kernel shows "/" for a thread that exits (kernel/cgroup/cgroup.c,
-// proc_cgroup_show). In this case, readPod reads the cgroup of a running thread. If it finds only new threads that exit, the
-// process is unread.
+// readPod returns the UID of the pod that the scanner's process belongs to. readPod returns "" for a host process, or if the
+// cgroup cannot be read. In cgroup v1, the kernel shows "/" for an exiting thread (kernel/cgroup/cgroup.c, proc_cgroup_show). In
+// this case, readPod reads the cgroup of a running thread. If each new thread that it finds is exiting too, the process counts as
+// unread.
 func (r *scanner) readPod(dir string) (podUID string, err error) {
 	text, err := readFile(dir + "/cgroup")
 	lines, roots := bytes.Count(text, []byte("\n")), bytes.Count(text, []byte(":/\n"))
-	if podUID = podIn(string(text)); podUID != "" || roots == 0 || roots < lines-1 { // the line of version 2 may show another path
+	if podUID = podIn(string(text)); podUID != "" || roots == 0 || roots < lines-1 { // the version 2 line may show another path
 		return podUID, err
 	}
 	read := make(map[int]bool)
@@ -111,11 +111,11 @@ func (r *scanner) readPod(dir string) (podUID string, err error) {
 	return r.podUID, errThreads
 }
 
-// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map "held". A process that runs
-// may move a descriptor or a mapping to a number or address that was already read, or pass it to a new thread. readFiles therefore
-// reads a process of a pod again until the process did not run during a pass. The pauses between the passes are random, so that
-// the process cannot follow them. A process without a time limit is read once. readFiles also reads a process again if its list of
-// threads is not complete.
+// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map "held". A running process
+// may move a descriptor or a mapping to a number or address that was already read, or pass it to a new thread. readFiles
+// therefore rereads a pod's process until the process has not run during a pass. The pauses between the passes are random, so
+// that the process cannot predict them. A process without a time limit is read once. readFiles also rereads a process if its list
+// of threads is incomplete.
 func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 	read, fresh := make(map[int]bool), true
 	for range passes {
@@ -127,8 +127,8 @@ func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 		if err != nil {
 			return skipGone(err)
 		}
-		// The kernel adds the time on a CPU to the CPU time of a process only at a timer tick or when the thread leaves the CPU
-		// (kernel/sched/cputime.c, thread_group_cputime).
+		// The kernel updates a process's CPU time only at a timer tick or when a thread leaves the CPU (kernel/sched/cputime.c,
+		// thread_group_cputime).
 		busy := func(tid int) bool { return r.countAnswer() != nil || readThread(dir, tid).state == "R" }
 		if complete && (r.end.IsZero() || !slices.ContainsFunc(tids, busy) && r.cpuTime() == used) {
 			return nil
@@ -147,10 +147,10 @@ func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 }
 
 // readThreads reads the descriptor tables of threads, and the memory of the process. Most processes have one table, but a thread
-// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the process
-// shows no descriptors. Each thread has a directory in /proc too, but procfs does not list these directories (proc_tid(5)). All
-// threads share the same memory. If a thread has exited, its directory shows no memory. A zombie has no descriptors, even if a
-// tracer keeps it, because a thread closes its files before it becomes a zombie (kernel/exit.c, do_exit).
+// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the process's directory
+// shows no descriptors. Each thread also has its own directory in /proc, which procfs does not list (proc_tid(5)). All threads
+// share the same memory. If a thread has exited, its directory shows no memory. A zombie has no descriptors, even if a tracer
+// keeps it, because a thread closes its files before it becomes a zombie (kernel/exit.c, do_exit).
 //
 // The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate).
 func (r *scanner) readThreads(dir string, tids []int, held map[Number]bool) error {
@@ -175,7 +175,7 @@ func (r *scanner) readThreads(dir string, tids []int, held map[Number]bool) erro
 }
 
 // threads returns the threads of the scanner's process, and whether the list is complete. The kernel ends the list early if a
-// thread exits while the kernel lists it (fs/proc/base.c, next_tid).
+// thread exits while it is being listed (fs/proc/base.c, next_tid).
 func (r *scanner) threads(dir string) (tids []int, complete bool, err error) {
 	var st unix.Stat_t
 	err = unix.Stat(dir+"/task", &st)
@@ -186,8 +186,8 @@ func (r *scanner) threads(dir string) (tids []int, complete bool, err error) {
 	return tids, len(tids)+2 >= int(st.Nlink), err
 }
 
-// cpuTime returns the CPU time of the scanner's process. If the process has exited, the CPU time is zero. The clock of another
-// process is described in clock_getcpuclockid(3).
+// cpuTime returns the CPU time of the scanner's process. If the process has exited, the CPU time is zero. The manual page
+// clock_getcpuclockid(3) describes the clocks of other processes.
 func (r *scanner) cpuTime() int64 {
 	var used unix.Timespec
 	_ = unix.ClockGettime(int32(^r.pid<<3|2), &used) // CPUCLOCK_SCHED in include/linux/posix-timers.h
@@ -203,7 +203,7 @@ func (r *scanner) countAnswer() error {
 	return nil
 }
 
-// status contains what the scanner must know about a process or thread.
+// status contains what the scanner needs to know about a process or thread.
 type status struct {
 	comm, state      string
 	threads, session int
@@ -213,7 +213,7 @@ type status struct {
 // isZombie reports whether all threads have exited and the files are closed.
 func (s status) isZombie() bool { return s.threads <= 1 && s.state == "Z" }
 
-// running reports whether a thread has not begun to exit. A running thread still has its descriptors and memory.
+// running reports whether a thread has not yet begun to exit. A running thread still has its descriptors and memory.
 func (s status) running() bool { return s.state != "" && s.flags&pfExiting == 0 }
 
 // readThread reads the status of a thread. If the thread no longer exists, the status is zero.
@@ -223,7 +223,7 @@ func readThread(dir string, tid int) status {
 }
 
 const (
-	// These flags in include/linux/sched.h mark a thread that exits, one that has not called execve(2), and a kernel thread.
+	// These flags in include/linux/sched.h mark an exiting thread, one that has not called execve(2), and a kernel thread.
 	pfExiting    = 0x00000004
 	pfForkNoExec = 0x00000040
 	pfKthread    = 0x00200000
@@ -251,8 +251,8 @@ func readStatus(dir string) (status, error) {
 	return status{string(text[from+1 : to]), fields[0], threads, session, flags}, nil
 }
 
-// compareTables compares threads by their descriptor tables. Two tables that cannot be compared are treated as different, for
-// example if one of the threads has exited.
+// compareTables compares threads by their descriptor tables. Tables that cannot be compared, for example because one of the
+// threads has exited, count as different.
 func (r *scanner) compareTables(a, b int) int {
 	r.steps.Add(1)
 	if a == b {

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// rounds is the maximum number of times that processes are listed. Each further round finds processes that were
-	// started during the previous round and inherited descriptors. A limit is necessary, because some nodes start
-	// processes all the time. The files of one process are read at most "passes" times.
+	// rounds is the maximum number of times that processes are listed. Each further round finds processes that were started
+	// during the previous round and inherited descriptors. A limit is necessary, because some nodes start processes all the time.
+	// A process's files are read at most "passes" times.
 	rounds, passes = 16, 32
 	// scanners is the number of processes that are read concurrently. While some readers are stuck in the kernel, up to
 	// maxScanners readers may run.
 	scanners, maxScanners = 4, 32
 	// maxStuck limits the number of threads that wait in the kernel for information about a process. At most maxStuckPods of them
-	// may wait for processes of pods, so that the rest remain for processes of the host. One pod can block only one thread. By
+	// may wait for pod processes, so that the rest remain available for host processes. One pod can block only one thread. By
 	// default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
 	// share is the time limit for reading the processes of one pod. Most pods need a few milliseconds. If a pod needs more time,
-	// its remaining processes wait for the next round, and the limit doubles in each round. When the pods together have taken the
-	// time maxTime, the limit is share again, so that other pods are still read. The limits apply to elapsed time and not to CPU
+	// its remaining processes wait for the next round, and the limit doubles in each round. Once the pods together have taken
+	// maxTime, the limit goes back to share, so that other pods are still read. The limits apply to elapsed time and not to CPU
 	// time, because a scan spends much of its time in the pauses between passes.
 	share, maxTime = 100 * time.Millisecond, 1500 * time.Millisecond
 	// maxProcesses limits the number of processes in the list. The list takes about 110 bytes for each process. maxThreads limits
@@ -42,8 +42,9 @@ const (
 	maxProcesses, maxThreads = 1 << 18, 1 << 16
 	// maxFiles limits the number of mapped files whose device numbers are stored. Each file takes about 40 bytes.
 	maxFiles = 1 << 17
-	// maxSample limits how many of a pod's processes are checked for privileges. maxStatus limits how many bytes are read for this,
-	// because the kernel takes 20 ms to format the 65,536 groups that a process may have. After that, no further process is read.
+	// maxSample limits how many of a pod's processes are checked for privileges. maxStatus limits how many bytes are read for
+	// this, because the kernel takes 20 ms to format the 65,536 groups that a process may have. Once either limit is reached, no
+	// further process is read.
 	maxSample, maxStatus = 1 << 10, 1 << 18
 	// patience is the maximum time that a system call about a process may take. progressChecks is the number of checks
 	// for progress in that time.
@@ -78,8 +79,8 @@ type scan struct {
 	deadline time.Time // end of maxTime
 	// forks is set if new processes appeared in all rounds. In this case, the scan reports a pod as unread if the pod has started
 	// processes since the first round. Such a process may have passed a descriptor to another process, and may have exited before
-	// the scan inspected it. The scan does not report the host as unread for this reason, because processes of the host start and
-	// exit all the time on some nodes.
+	// the scan inspected it. The scan does not report the host as unread for this reason, because host processes start and exit
+	// all the time on some nodes.
 	forks bool
 
 	mu      sync.Mutex
@@ -92,14 +93,14 @@ type scan struct {
 	remote bool
 }
 
-// work is a group of processes that are read one after another. work contains one process of the host, or all processes of a pod,
-// so that a pod with stuck processes blocks only one thread.
+// work is a group of processes that are read one after another. work contains one host process, or all of a pod's processes, so
+// that a pod with stuck processes blocks only one thread.
 type work struct {
 	podUID string
 	pids   []int
 }
 
-// owner collects facts about all processes of a pod, or of the host.
+// owner collects facts about all processes in a pod or on the host.
 type owner struct {
 	pod    bool
 	pids   []int         // the first maxSample processes of a pod
@@ -142,15 +143,15 @@ func (s *scan) run() error {
 	return nil
 }
 
-// readRound reads the processes that were not listed in an earlier round, and returns their number. readRound reads the
-// processes of the host first, so that only pods can exceed the limit on stuck threads. Then readRound reads the pods,
-// including those that took too long in the previous round.
+// readRound reads the processes that were not listed in an earlier round, and returns their number. readRound reads the host
+// processes first, so that only pods can exceed the limit on stuck threads. It then reads the pods, including those that took too
+// long in the previous round.
 func (s *scan) readRound(n int) (found int, err error) {
 	pids, err := list(s.proc, maxProcesses)
 	if err != nil {
 		return 0, err
 	}
-	if !slices.Contains(pids, 1) { // with the mount option hidepid, proc(5) hides processes without an error
+	if !slices.Contains(pids, 1) { // the mount option hidepid (proc(5)) hides processes without an error
 		return 0, fmt.Errorf("%w: %s hides the processes of other users: CAP_SYS_PTRACE is required", ErrIncomplete, s.proc)
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
@@ -221,7 +222,7 @@ func (s *scan) drain(queue []work) {
 }
 
 // run reads the processes in r.rest. After that, run reads processes from the queue until the queue is empty. If drain abandons
-// the reader, run returns without a message on the channel ended.
+// the reader, run returns without sending a message on the channel ended.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
 		for ; len(w.pids) > 0; w = r.rest {
@@ -270,7 +271,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone queues the scanner's process for its pod. The scan reads such processes after the processes of the host. postpone does
+// postpone queues the scanner's process for its pod. The scan reads postponed processes after the host processes. postpone does
 // not queue a zombie, because a zombie has no open files. A late zombie still makes its pod late, because it may have passed its
 // files to another process.
 func (r *scanner) postpone(podUID string, zombie bool) {
@@ -381,8 +382,8 @@ func (s *scan) answer() Answer {
 // initUserNamespace is the host's user namespace (USER_NS_INIT_INO in include/uapi/linux/nsfs.h, 0xEFFFFFFD).
 const initUserNamespace = "user:[4026531837]"
 
-// check reports whether a pod is privileged. check inspects the given processes of the pod only once for each pod. If these
-// processes have too many groups, check returns false, because it must not treat an unprivileged pod as privileged.
+// check reports whether a pod is privileged. check inspects each pod's processes only once. If these processes have too many
+// groups, check returns false, because it must not treat an unprivileged pod as privileged.
 func (s *scan) check(o *owner, pids []int) bool {
 	o.checked.Do(func() {
 		size := 0
@@ -392,8 +393,8 @@ func (s *scan) check(o *owner, pids []int) bool {
 }
 
 // isPrivileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
-// devices. No other cheap test shows which devices a pod may open. In version 2, the device cgroup is a BPF program, which only
-// a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of them applies to
+// devices. No other cheap test shows which devices a pod may open. In version 2, the device controller is a BPF program, which
+// only a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of them applies to
 // devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If the process has exited,
 // isPrivileged returns false, because other processes of the pod can be checked. isPrivileged adds the number of bytes that it
 // has read to size.
@@ -419,11 +420,11 @@ func (s *scan) isPrivileged(pid int, size *int) bool {
 }
 
 // isRunc reports whether a process of a pod is "runc init". The process "runc init" has all capabilities until it executes the
-// program of the container. Before that, the CPU quota of the pod may stop this process. In runc 1.3, the first process is in the
-// pod's cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which
-// do not call execve(2) before the program of the container starts (libcontainer/nsenter/nsexec.c). A container's program is in
-// the container's mount namespace. The process of this program is the leader of a session, even if nsenter(1) has moved the
-// process to the host's mount namespace. If the kernel does not answer, isRunc returns false.
+// program of the container. Until then, the pod's CPU quota may stop this process. In runc 1.3, the first process is in the pod's
+// cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not
+// call execve(2) before the program of the container starts (libcontainer/nsenter/nsexec.c). A container's program runs in the
+// container's mount namespace. The program's process is a session leader, even if nsenter(1) has moved it to the host's mount
+// namespace. If the kernel does not answer, isRunc returns false.
 func (s *scan) isRunc(pid int, dir string) bool {
 	p, err := readStatus(dir)
 	if err != nil || p.flags&pfForkNoExec != 0 {

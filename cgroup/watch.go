@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls the function "gone" each time cgroups of pods have been removed, until ctx ends. A removed cgroup contains no
+// Watch calls the function "gone" each time pod cgroups have been removed, until ctx ends. A removed cgroup contains no
 // processes. One call covers all removals since the last call, including those whose events were lost. Watch calls the function
-// "started" once. After this call, Watch misses no removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"),
-// version 1 or 2.
+// "started" once. After this call, Watch misses no removal. The parameter root is the mount point of the cgroup file system
+// ("/sys/fs/cgroup"), version 1 or 2.
 //
-// Watch sleeps until a cgroup appears or vanishes in a directory that contains cgroups of pods. A missing parent cgroup
-// of all pods is not an error.
+// Watch sleeps until a cgroup appears or vanishes in a directory that contains pod cgroups. A missing parent cgroup of all pods
+// is not an error.
 func Watch(ctx context.Context, root string, started, gone func()) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // with IN_NONBLOCK, os.NewFile uses the runtime's poller
 	if err != nil {
@@ -52,8 +52,8 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 	}
 }
 
-// watches contains the inotify watches on directories where cgroups of pods may appear or vanish (inotify(7)). The keys are
-// watch descriptors.
+// watches contains the inotify watches on directories where pod cgroups may appear or vanish (inotify(7)). The keys are watch
+// descriptors.
 //
 // The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself receives
 // neither IN_DELETE_SELF nor IN_IGNORED. The watch does not end, because kernfs keeps the watched inode (Linux 6.18, both
@@ -99,9 +99,9 @@ func (w watches) look(root string) error {
 	return nil
 }
 
-// podRemoved reports whether a pod's cgroup may have been removed, according to the given events. The format is struct
-// inotify_event (include/uapi/linux/inotify.h). Each event consists of WD, MASK, COOKIE and LEN of four bytes each, and a name of
-// LEN bytes that is padded with zeros.
+// podRemoved reports whether a pod's cgroup may have been removed, according to the given events. Each event is a struct
+// inotify_event (include/uapi/linux/inotify.h). Its fields are WD, MASK, COOKIE and LEN, four bytes each, followed by a
+// zero-padded name of LEN bytes.
 func (w watches) podRemoved(events []byte) (gone bool) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]

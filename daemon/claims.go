@@ -32,13 +32,13 @@ type claims struct {
 	*daemon
 	mu      sync.Mutex
 	working map[string]*preparation // keys are the UIDs of the claims
-	// calls contains, for each call of Prepare in progress, the function that ends the call. Each call has its own key.
+	// calls contains the function that ends each Prepare call in progress. Each call has its own key.
 	calls map[*api.ClaimRef]context.CancelCauseFunc
 	ctx   context.Context // context of the work, or nil while Run is not running
 	all   sync.WaitGroup
 }
 
-// preparation is work in progress that either prepares or releases the devices of a claim.
+// preparation is work in progress that either prepares or releases a claim's devices.
 type preparation struct {
 	releases bool // whether the work releases the devices instead of preparing them
 	began    time.Time
@@ -64,9 +64,9 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare assigns the devices in the requests of a claim to the claim, and prepares them for containers. Prepare skips devices
-// that an earlier call has already prepared for the claim. While a device is being cleared after its last tenant, Prepare waits.
-// A call of Unprepare ends this wait, and Prepare returns an error. If Prepare takes longer than [claimLimit], it returns
+// Prepare assigns the devices in a claim's requests to the claim, and prepares them for containers. Prepare skips devices that an
+// earlier call has already prepared for the claim. While a device is being cleared after its last tenant, Prepare waits. A call
+// of Unprepare ends this wait, and Prepare then returns an error. If Prepare takes longer than [claimLimit], it returns
 // [control.ErrWorking], and any work that has begun continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	ctx, end := context.WithCancelCause(ctx)
@@ -104,9 +104,9 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	}
 }
 
-// Unprepare releases the devices of a claim, so that metalplugd cleans up the devices. A second call for the same claim does
-// nothing. Unprepare first ends all earlier calls of Prepare for the claim, because a waiting call could assign a device to the
-// claim after the release.
+// Unprepare releases a claim's devices, so that metalplugd cleans them up. A second call for the same claim does nothing.
+// Unprepare first ends all earlier Prepare calls for the claim, because a waiting call could assign a device to the claim after
+// the release.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	c.locked(func() {
 		for claim, end := range c.calls {
@@ -126,9 +126,9 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return err
 }
 
-// await waits for work on the devices of a claim, and returns the result of the work, or an error when ctx ends. If no work is in
-// progress, await begins it by calling start, unless ctx has ended. If work of the other kind is in progress, await first waits
-// for that work, because a claim cannot be released while it is being prepared.
+// await waits for work on a claim's devices, and returns its result, or an error when ctx ends. If no work is in progress, await
+// begins it by calling start, unless ctx has ended. If work of the other kind is in progress, await first waits for that work,
+// because a claim cannot be released while it is being prepared.
 func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for {
 		c.mu.Lock()
@@ -184,7 +184,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 	return err
 }
 
-// answer writes the CDI spec of a claim, and returns the answer to the request to prepare the claim.
+// answer writes a claim's CDI spec, and returns the answer to the request to prepare the claim.
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
@@ -206,11 +206,11 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to
-// several resources. DRA must serve the resources of a request with admin access. Otherwise, a compromised metalplug-dra could
-// give a pod any device. With admin access, the container gets read permission, but no write permission, for NVMe disks and for
-// devices of the class node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for
-// a tenant's data.
+// containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
+// resources. DRA must serve the resources in a request with admin access. Otherwise, a compromised metalplug-dra could give a pod
+// any device. With admin access, the container gets read permission, but no write permission, for NVMe disks and for devices of
+// the class node, which may be disks. If an administrator wrote to a disk, metalplug would mistake the new content for a tenant's
+// data.
 func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (parts api.Allocation, devices []*inventory.Status, err error) {
 	parts.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-holders reports to metalplugd which processes have device nodes open. The standard input of the command is a
+// Command metalplug-holders reports to metalplugd which processes have device nodes open. The command's standard input is a
 // seqpacket socket. The command reads one request from this socket, sends the answer, and exits. The command does not open
 // devices. The command needs CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE.
 package main

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-reset reads a disk, resets a device, or erases a disk. The standard input of the command is a socket. The
-// command reads one request from this socket, sends one answer, and exits. systemd starts the command for each connection to
+// Command metalplug-reset reads a disk, resets a device, or erases a disk. The command's standard input is a socket. The command
+// reads one request from this socket, sends one answer, and exits. systemd starts the command for each connection to
 // metalplug-reset.socket.
 package main
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-unit runs one vendor unit for metalplugd. The standard input of the command is a socket. The command reads
-// one request from this socket, sends one answer, and exits. The command needs no capability. The command must run as root,
-// because systemd accepts requests only from uid 0.
+// Command metalplug-unit runs one vendor unit for metalplugd. The command's standard input is a socket. The command reads one
+// request from this socket, sends one answer, and exits. The command needs no capabilities, but it must run as root, because
+// systemd accepts requests only from uid 0.
 package main
 
 import (

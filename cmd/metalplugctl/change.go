@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers, so the exit code 0 means
+// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers, so exit code 0 means
 // that the cordon survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
@@ -60,19 +60,20 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 // errReleased ends the loop in awaitRelease when no pod holds the devices any more.
 var errReleased = errors.New("released")
 
-// uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because nothing else can end its cordon.
+// uncordonCommand removes a cordon. The command also accepts the ID of an absent device, because no other command can remove its
+// cordon.
 func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand("uncordon", &api.Change{}, nil)
 }
 
-// resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the device ID as a confirmation,
-// and a script must pass --yes. Without the flag --scrub, the command erases nothing, so that a mistake cannot destroy data.
+// resetCommand resets or erases a device. To confirm an erasure, an operator at a terminal must type the device ID, and a script
+// must pass --yes. Without the flag --scrub, the command erases nothing, so that a mistake cannot destroy data.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand("reset", "erase the device with this `METHOD`", false)
 }
 
-// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the
-// device ID as a confirmation, as reset --scrub does.
+// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. Like reset --scrub, the command asks the
+// operator to confirm by typing the device ID.
 func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand("adopt", "erase with this `METHOD` (default: the resource's)", true)
 }
@@ -174,7 +175,7 @@ func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, 
 	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
 }
 
-// describeDisk describes a disk so that the operator can recognise it.
+// describeDisk returns a description by which the operator can recognise a disk.
 func describeDisk(d api.Device) string {
 	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {

@@ -171,11 +171,11 @@ type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // devices that the resource gets
 	Lost     []matchedDevice `json:"lost"`    // matching devices that an earlier resource gets
-	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. Without such a
-	// problem, Unfilled is empty.
+	// Unfilled explains why a bundle resource has no bundle, or why the key match or exclude selects no device. If there is no
+	// such problem, Unfilled is empty.
 	Unfilled string `json:"unfilled,omitempty"`
 	key      string // configuration key that Unfilled is about, such as "match.PCI_ID"
-	excludes bool   // whether the exclude matches a device that the resource would otherwise get
+	excludes bool   // whether the exclude patterns match a device that the resource would otherwise get
 }
 
 // matchedDevice is a device in the output of check --explain.
@@ -186,7 +186,7 @@ type matchedDevice struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// matchResources assigns all devices to the resources, in the order of the configuration. The devices are those of the node or of
+// matchResources assigns all devices to the resources, in the order of the configuration. The devices come from the node or from
 // the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
 	devices, host, done, err := listHardware(c)

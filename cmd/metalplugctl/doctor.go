@@ -52,11 +52,11 @@ type doctor struct {
 	found []finding
 }
 
-// check contains one check of the doctor, and the requirements of the check.
+// check is one of the doctor's checks, with its requirements.
 type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
-	node     bool // whether the check inspects this node or its kubelet; such a check does not run with the socket of a preview
+	node     bool // whether the check inspects this node or its kubelet; such a check does not run with a preview's socket
 	hardware bool // whether the check inspects this node's hardware; such a check does not run with a recording
 	// run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor adds an "ok"
 	// finding with this text.
@@ -172,7 +172,7 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 // share a line.
 func (s *screen) writeFindings(all []finding) {
 	counts := make(map[string]int)
-	checks := make(map[finding][]string) // maps a finding to the names of all checks that have this finding
+	checks := make(map[finding][]string) // maps a finding to the names of all checks that made it
 	all = slices.Clone(all)
 	for i, f := range all {
 		all[i].Check = ""

@@ -174,7 +174,8 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	return "every device in the checkpoint is known"
 }
 
-// refusedPods describes the pod after a refused call of the kubelet. The calls about a claim are prepare and unprepare.
+// refusedPods describes the state of the pod after metalplugd has refused a call from the kubelet. The calls for claims are
+// prepare and unprepare.
 var refusedPods = map[string]string{
 	"Allocate": "the pod is in UnexpectedAdmissionError", "PreStartContainer": "the pod waits in CreateContainerConfigError",
 	"prepare": "the pod waits in ContainerCreating", "unprepare": "the pod waits in Terminating",

@@ -19,7 +19,7 @@ var pciClasses = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
 
-// modules maps PCI vendors to the kernel modules of their drivers.
+// modules maps PCI vendors to their drivers' kernel modules.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
 // checkDrivers finds hardware without a driver. metalplugd may not list hardware without a driver, because some classes recognise
@@ -104,7 +104,7 @@ func (d *doctor) checkSandbox() (fine string) {
 	return ""
 }
 
-// setting returns the first value of a key in a TOML text, regardless of the section, or "" if the key is missing.
+// setting returns the first value of a key in TOML text, regardless of the section, or "" if the key is missing.
 func setting(text, key string) string {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(line, "=")
@@ -119,7 +119,7 @@ func setting(text, key string) string {
 // infiniband is the class of the devices that need locked memory.
 const infiniband = "infiniband"
 
-// By default, the container runtimes use these configuration files.
+// These are the container runtimes' default configuration files.
 const (
 	containerdFile = "/etc/containerd/config.toml"
 	crioFile       = "/etc/crio/crio.conf"

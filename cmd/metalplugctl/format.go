@@ -29,7 +29,7 @@ func resourceSummary(r api.Resource) string {
 	return text + "; " + state
 }
 
-// healthCell returns the cell with the health of a device. A cordoned device is shown as cordoned rather than Unhealthy, because
+// healthCell returns the cell that shows a device's health. A cordoned device is shown as cordoned rather than Unhealthy, because
 // a cordon does not mean that the device is faulty.
 func healthCell(d api.Device) cell {
 	switch {
@@ -45,7 +45,7 @@ func healthCell(d api.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy returns a text in brackets that says who cordoned a device and when. The text is empty if the time is unknown.
+// cordonedBy returns text in brackets that says who cordoned a device and when. The text is empty if the time is unknown.
 func cordonedBy(c *api.Cordon) string {
 	if c.Since.IsZero() {
 		return ""
@@ -54,7 +54,7 @@ func cordonedBy(c *api.Cordon) string {
 }
 
 // reasonOf explains why a device is unhealthy or not offered. If the device is cordoned, the text also says who cordoned it and
-// when, next to the reason of the cordon. Other reasons may follow.
+// when, next to the cordon's reason. Other reasons may follow.
 func reasonOf(d api.Device) string {
 	c := cmp.Or(d.Cordon, &api.Cordon{})
 	text := "cordoned: " + c.Reason
@@ -87,7 +87,7 @@ func holder(d api.Device) string {
 	return "a pod"
 }
 
-// formatDuration formats a duration in whole seconds, or in whole minutes from one hour on.
+// formatDuration formats a duration in whole seconds, or in whole minutes if it is at least one hour.
 func formatDuration(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()
@@ -96,7 +96,7 @@ func formatDuration(d time.Duration) string {
 }
 
 // eventLine returns a line with the number of udev events and the time of the last one. If an operator has plugged in hardware
-// after this time, events from udevd do not reach metalplugd.
+// since then, events from udevd are not reaching metalplugd.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {

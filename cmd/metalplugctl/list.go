@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices once, without waiting for changes. The JSON output has the fields that metalplugd sends. The
-// names of the fields never change, so scripts also work with later versions.
+// listCommand shows all devices once, without waiting for changes. The JSON output has the fields that metalplugd sends. Field
+// names never change, so scripts also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := newCommand("list")
@@ -91,8 +91,8 @@ func (s *screen) writeDevices(devices []api.Device, resources []api.Resource, al
 // nameOf returns the ID of a device, or its kernel name if it has no ID, because the command "why" accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// byUrgency returns the devices in the order of their urgency. Devices with a problem are first, and devices that are not offered
-// are last.
+// byUrgency returns the devices in order of urgency. Devices with a problem come first, and devices that are not offered come
+// last.
 func byUrgency(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {
@@ -107,7 +107,7 @@ func byUrgency(devices []api.Device) []api.Device {
 }
 
 // remark returns the text for the last column of a device's row. The parameter "held" is the reason why the device's resource is
-// held back, or is empty.
+// held back, or empty.
 func remark(d api.Device, held string) string {
 	var all []string
 	if d.Health != "Healthy" {

@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // newCommand returns a command with the texts in help/NAME.txt. The first line of this file shows how to use the command, and the
-// second line describes the command. After an empty line, the file contains the help text, and perhaps examples.
+// second line describes the command. After an empty line, the help text follows, sometimes with examples.
 func newCommand(name string) *cobra.Command {
 	text, _ := helpTexts.ReadFile("help/" + name + ".txt") // a test checks that each command has a help text
 	head, rest, _ := strings.Cut(string(text), "\n\n")
@@ -113,7 +113,7 @@ func newCommand(name string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Long: long, Example: strings.TrimRight(examples, "\n"), Args: checkArguments}
 }
 
-// exitCode prints the error of a command, if there is one, and returns the exit code.
+// exitCode prints a command's error, if there is one, and returns the exit code.
 func exitCode(command string, err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
@@ -155,9 +155,9 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkValues returns an error if a flag has an invalid value. checkValues also returns an error if an argument or the value of a
-// flag is empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase
-// the disk, or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line,
+// checkValues returns an error if a flag has an invalid value. checkValues also returns an error if an argument or a flag's value
+// is empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase the
+// disk, or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line,
 // because the shell may pass an empty word.
 func checkValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {

@@ -245,8 +245,8 @@ func (s *screen) writeContainer(c api.Container) {
 	s.table("  ", rows...)
 }
 
-// directoryFor creates a directory for a preview. The preview removes the directory when it ends. If name is empty, the directory
-// is temporary. Otherwise, the named directory must not exist yet.
+// directoryFor creates a directory for a preview, which removes the directory when it ends. If name is empty, the directory is
+// temporary. Otherwise, the named directory must not exist yet.
 func directoryFor(name string) (dir string, err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {

@@ -28,7 +28,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// recordCommand writes a recording. The command reads sysfs without metalplugd, because a bug report is often written when
+// recordCommand writes a recording. The command reads sysfs without metalplugd, because users often write a bug report when
 // metalplugd does not start.
 func (o *clientOptions) recordCommand() *cobra.Command {
 	var serials bool
@@ -104,7 +104,8 @@ func selectDevices(h *device.Host, rules []device.Rule, devices []udev.Device) [
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether containers may get the node of a udev device. One example is rdma_cm, which all adapters share.
+// mayOffer reports whether containers may get the node of a udev device. One example is the node rdma_cm, which all adapters
+// share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
@@ -123,14 +124,14 @@ func isUnused(h *device.Host, d udev.Device) bool {
 
 // bugReport collects the files for a bug report. If a part is not available, the file for this part contains the reason.
 type bugReport struct {
-	recorder *recording.Recorder // masks the content of each file
+	recorder *recording.Recorder // masks the contents of each file
 	files    []bundleFile
 }
 
 // bundleFile is a file for a report. Identities in its text are not masked yet.
 type bundleFile struct{ name, text string }
 
-// journalLines is how many of the newest journal lines a report contains.
+// journalLines is the number of recent journal lines in a report.
 const journalLines = "5000"
 
 // add adds a file to the report. If err is not nil, the file contains the error.
@@ -233,7 +234,7 @@ func (b *bugReport) hideDevice(id string) {
 	}
 }
 
-// addJournal adds the newest journal lines of metalplug's units, with the name of the node masked.
+// addJournal adds the newest journal lines from metalplug's units, with the node's name masked.
 func (b *bugReport) addJournal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder
@@ -255,7 +256,7 @@ func (b *bugReport) addJournal(ctx context.Context) {
 	b.add("journal.txt", []byte(text.String()), err)
 }
 
-// addVersions adds the versions of the software on the node, with the name of the node masked.
+// addVersions adds the versions of the software on the node, with the node's name masked.
 func (b *bugReport) addVersions() {
 	name, _ := os.Hostname()
 	b.recorder.Hide(name)

@@ -15,7 +15,7 @@ const (
 	restartRemedy     = "systemctl restart metalplugd"
 	otherPluginRemedy = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnectRemedy   = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
-	// moveFileRemedy is the remedy if a file blocks the path of the kubelet's directory, which prevents the start of the kubelet.
+	// moveFileRemedy is the remedy if a file blocks the path of the kubelet's directory, so that the kubelet cannot start.
 	moveFileRemedy = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"
 )
 
@@ -52,8 +52,8 @@ const (
 	unproven    = "unproven"
 )
 
-// complaint describes the problem of a device in a text that can follow the device's name. The text is "" if the device works, is
-// in use by the host, or is not meant for pods.
+// complaint describes a device's problem in a text that can follow the device's name. The text is "" if the device works, is in
+// use by the host, or is not meant for pods.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):

@@ -48,8 +48,8 @@ func newScreen(out io.Writer) *screen {
 // canMove reports whether the terminal supports control sequences, such as those that move the cursor.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
-// control matches control characters that encoding/json does not escape. The characters in the last two ranges change the
-// direction of text.
+// control matches control characters that encoding/json does not escape. The characters in the last two ranges change the text
+// direction.
 var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`)
 
 // escape returns the JSON escape sequence for a control character, because a terminal could interpret the character itself.
@@ -177,8 +177,8 @@ const (
 	deeper = "    "
 )
 
-// table writes rows in columns, without separator lines, so that the tools cut and sort can process them. The first row is the
-// header. The last cell in a row may be wider than its column.
+// table writes rows in columns, without separator lines, so that tools such as cut and sort can process them. The first row is
+// the header. The last cell in a row may be wider than its column.
 func (s *screen) table(indent string, rows ...[]cell) {
 	var widths []int
 	for _, row := range rows {

@@ -254,8 +254,8 @@ func (d *drawing) branch(b *branch, left int) (middle int) {
 	return middle
 }
 
-// device draws a device of a PCI function and returns the vertical middle of its box. The box of a device that is not offered has
-// a dashed outline. The box of a device that a pod holds has a thick outline and names the pod.
+// device draws one of a PCI function's devices and returns the vertical middle of its box. The box of a device that is not
+// offered has a dashed outline. The box of a device that a pod holds has a thick outline and names the pod.
 func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	style, below := "", p.Model
 	if p.Resource == "" {
@@ -282,7 +282,7 @@ func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.text(left+8, top+30, "normal", below)
 }
 
-// text draws one line of text with the given left edge and baseline.
+// text draws one line of text at the given left edge and baseline.
 func (d *drawing) text(left, base int, weight, text string) {
 	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, template.HTMLEscapeString(clean(text)))
 }

@@ -64,9 +64,9 @@ func isLive(out io.Writer) bool {
 	return width > 0 && canMove()
 }
 
-// live calls the function "run" with a view on the terminal of a command, or with nil if the output cannot show a view. When the
-// user quits the view, the context of the command ends. Until run returns, the view shows the errors that the command writes to
-// the terminal.
+// live calls the function "run" with a view on the command's terminal, or with nil if the output cannot show a view. When the
+// user quits the view, the command's context ends. Until run returns, the view shows the errors that the command writes to the
+// terminal.
 func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
 	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
 		return run(nil)
@@ -168,8 +168,8 @@ func (v *view) frame() string {
 	return frame.String()
 }
 
-// readKeys performs the action of each pressed key, until ctx ends. readKeys also redraws the view after a signal that the size
-// of the terminal has changed.
+// readKeys performs the action of each pressed key, until ctx ends. readKeys also redraws the view when a signal reports that the
+// terminal size has changed.
 func (v *view) readKeys(ctx context.Context, resized <-chan os.Signal) {
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {

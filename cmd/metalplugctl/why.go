@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// whyCommand explains the state of one device. The explanation comes from metalplugd, and is based on the rules and the state
-// that metalplugd uses now. If metalplugd is not running, "metalplugctl preview" can explain a configuration.
+// whyCommand explains the state of one device. The explanation comes from metalplugd, and is based on metalplugd's current rules
+// and state. If metalplugd is not running, "metalplugctl preview" can explain a configuration.
 func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := newCommand("why")
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -32,7 +32,7 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isUnavailable reports whether a problem of a device or of its resource prevents pods from getting the device.
+// isUnavailable reports whether a problem with a device or its resource prevents pods from getting the device.
 func isUnavailable(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })

@@ -75,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	}
-	absolute, _ := filepath.Abs(*file) // Abs fails if the working directory was removed, and then the file was not read
+	absolute, _ := filepath.Abs(*file) // Abs fails only if the working directory was removed, in which case the file was not read
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
 		File:    absolute,
@@ -92,8 +92,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// printProblems prints problems with CDI and with vendor units, which a valid configuration may still have, and returns the
-// exit code.
+// printProblems prints problems with CDI and vendor units, which even a valid configuration may have, and returns the exit code.
 func printProblems(c config.Config, stderr io.Writer) int {
 	if err := daemon.CheckCDI(c); err != nil { // "systemctl reload" runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)

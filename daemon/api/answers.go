@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Device is a device as the control socket shows it.
+// Device describes a device on the control socket.
 type Device struct {
 	// ID is the device's ID in the device plugin, without a share number. ID is empty if the device cannot be identified.
 	ID        string    `json:"id"`
@@ -26,7 +26,7 @@ type Device struct {
 	Cordoned  bool      `json:"cordoned"`  // an operator withholds the device from new pods, for the reason in Reason
 	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if no pod holds it or the pod is unknown
 
-	// State is the state of the lease. State is free, allocated, preparing, in-use, released, clearing, failed or unproven.
+	// State is the lease state: free, allocated, preparing, in-use, released, clearing, failed or unproven.
 	State    string    `json:"state"`
 	Evidence *Evidence `json:"evidence,omitempty"` // why a disk is offered
 	Taker    string    `json:"taker,omitempty"`    // resource that matches the device, if the device is not offered yet
@@ -44,7 +44,7 @@ type Device struct {
 type Membership struct {
 	// Bundle is the ID of the bundle that contains the device. A device in a bundle is not offered separately.
 	Bundle  string     `json:"bundle,omitempty"`
-	Members []string   `json:"members,omitempty"` // members of a bundle, beginning with the one that distances are measured from
+	Members []string   `json:"members,omitempty"` // members of a bundle, starting with the one that distances are measured from
 	Claims  []ClaimRef `json:"claims,omitempty"`  // claims that hold the device
 }
 
@@ -71,7 +71,7 @@ type ReadProgress struct {
 	Percent int `json:"percent"` // percentage of all bytes on these disks that metalplugd has read
 }
 
-// Resource is a resource as the control socket shows it.
+// Resource describes a resource on the control socket.
 type Resource struct {
 	Name     string `json:"name"`     // name that pods request
 	Class    string `json:"class"`    // class of the resource's devices
@@ -87,14 +87,13 @@ type Resource struct {
 	Totals
 }
 
-// ByClaim reports whether pods get the devices through claims (DRA), rather than from a device plugin.
+// ByClaim reports whether pods get the devices through claims (DRA) rather than from a device plugin.
 func (r Resource) ByClaim() bool { return r.Serve == "dra" }
 
-// Expected reports whether the resource must be registered with the kubelet.
+// Expected reports whether the resource should be registered with the kubelet.
 func (r Resource) Expected() bool { return !r.ByClaim() && (!r.Optional || r.Healthy+r.Unhealthy > 0) }
 
-// KubeletState describes the registration state of a resource. The result ok reports whether the kubelet sees the resource's
-// devices.
+// KubeletState describes a resource's registration state. The result ok reports whether the kubelet sees the resource's devices.
 func (r Resource) KubeletState() (text string, ok bool) {
 	switch {
 	case r.ByClaim():
@@ -129,7 +128,7 @@ type Status struct {
 	Source        string           `json:"source"`            // source of the devices: "udev" or "recording:FILE"
 	Ready         bool             `json:"ready"`             // whether the hardware has been inspected
 	Configuration Configuration    `json:"configuration"`
-	DevicePlugins string           `json:"devicePlugins,omitempty"` // the kubelet's directory for device plugins since the start
+	DevicePlugins string           `json:"devicePlugins,omitempty"` // the kubelet's device plugin directory, fixed at the start
 	Devices       Totals           `json:"devices"`
 	Reading       *ReadProgress    `json:"reading,omitempty"` // null if no disk is being read
 	Events        EventCounts      `json:"events"`
@@ -150,7 +149,7 @@ type Totals struct {
 	NotOffered int `json:"notOffered"`
 }
 
-// Counts contains the numbers of events and enumerations since metalplugd started.
+// Counts contains the number of events and enumerations since metalplugd started.
 type Counts struct {
 	Events    uint64    `json:"received"`      // number of events from udevd
 	Overflows uint64    `json:"overflows"`     // number of times that events were lost
@@ -158,12 +157,12 @@ type Counts struct {
 	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived, or zero
 }
 
-// EventCounts contains the numbers of all messages about the hardware since metalplugd started.
+// EventCounts contains the number of hardware messages of each kind since metalplugd started.
 type EventCounts struct {
 	Counts
 	Foreign     uint64 `json:"foreign"`              // messages that were not from udevd
 	Malformed   uint64 `json:"malformed"`            // messages that could not be decoded
-	Overwritten uint64 `json:"kernelLogOverwritten"` // number of times that lines of the kernel log were lost
+	Overwritten uint64 `json:"kernelLogOverwritten"` // number of times that kernel log lines were lost
 }
 
 // Refusal records that metalplugd refused a call of the kubelet for a container or a claim.
@@ -171,7 +170,7 @@ type Refusal struct {
 	Time     time.Time `json:"time"`     // time of the last refusal, if there were several
 	Resource string    `json:"resource"` // the resource that the container requested, or the claim
 	Call     string    `json:"call"`     // "Allocate", "PreStartContainer", or "prepare" or "unprepare" for a claim
-	Reason   string    `json:"reason"`   // reason, as shown in the status of the pod
+	Reason   string    `json:"reason"`   // reason, as shown in the pod's status
 }
 
 // KubeletCounts shows how many devices of each resource the kubelet counts.
@@ -183,8 +182,8 @@ type KubeletCounts struct {
 }
 
 // Event is one change that the server sends to clients of /v1/events. The server compares the newest state with the state that it
-// has sent before. If a device appears and disappears between these two states, there is no event. A client that has read all
-// events knows the current state.
+// last sent. If a device appears and disappears between these two states, there is no event. A client that has read all events
+// knows the current state.
 type Event struct {
 	Time time.Time `json:"time"`
 	// Event is one of:
@@ -233,7 +232,7 @@ type Cordon struct {
 const Unexplained = "by the operator"
 
 // By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because every
-// user of sudo is root.
+// sudo user is root.
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {
 		return ""
@@ -317,7 +316,7 @@ type Place struct {
 // Distance is the distance between two PCI functions, in the terms of "nvidia-smi topo -m".
 type Distance string
 
-// The possible distances, nearest first, say which component is between two functions.
+// These distances, nearest first, say which component is between two functions.
 const (
 	PIX  Distance = "PIX"  // at most one switch in between
 	PXB  Distance = "PXB"  // several switches in between, but no host bridge

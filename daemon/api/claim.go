@@ -2,14 +2,14 @@
 
 package api
 
-// ClaimRef identifies a ResourceClaim. The UID of the claim is unique.
+// ClaimRef identifies a ResourceClaim. The claim's UID is unique.
 type ClaimRef struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
 
-// String returns the namespace and the name of the claim, for messages.
+// String returns the claim's namespace and name, for messages.
 func (c ClaimRef) String() string {
 	if c.Name == "" {
 		return c.UID
@@ -17,8 +17,8 @@ func (c ClaimRef) String() string {
 	return c.Namespace + "/" + c.Name
 }
 
-// Claim is the body of a request to prepare the devices of a claim. The body does not contain the UID of the claim, which is in
-// the path of the request.
+// Claim is the body of a request to prepare a claim's devices. The body does not contain the claim's UID, which is in the request
+// path.
 type Claim struct {
 	Namespace string         `json:"namespace,omitempty"`
 	Name      string         `json:"name,omitempty"`
@@ -26,7 +26,7 @@ type Claim struct {
 	Invalid   string         `json:"invalid,omitempty"` // why the client rejects the claim; metalplugd then only records the rejection
 }
 
-// ClaimRequest is a request in a claim, with the devices that were allocated for it.
+// ClaimRequest is one of a claim's requests, with the devices that were allocated for it.
 type ClaimRequest struct {
 	Name    string   `json:"name"`
 	Devices []string `json:"devices"`         // IDs
@@ -41,8 +41,7 @@ type Prepared struct {
 // NoSharing is the note in metalplug-dra's status line while the driver does not publish shared devices.
 const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
 
-// PreparedRequest contains everything that a container gets for a request. The nodes and variables are also part of the CDI
-// devices.
+// PreparedRequest contains everything that a container gets for a request. The CDI devices contain the same nodes and variables.
 type PreparedRequest struct {
 	Name  string            `json:"name"`
 	CDI   []string          `json:"cdi"`

@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrNoAnswer means that metalplugd does not answer on its socket. The error that wraps ErrNoAnswer contains the cause.
+// ErrNoAnswer means that metalplugd does not answer on its socket. The error that wraps ErrNoAnswer describes the cause.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
 // Refused is metalplugd's answer to a request that it refuses.
@@ -30,7 +30,7 @@ type Refused struct {
 	Text string `json:"error"`
 }
 
-// The following HTTP status codes have a special meaning in a [Refused].
+// These HTTP status codes have a special meaning in a [Refused].
 const (
 	NotFound = 404 // no such device
 	Busy     = 503 // hardware does not answer
@@ -69,8 +69,8 @@ func (c Client) Post(ctx context.Context, path string, change, answer any) error
 	return c.decode(stream, err, answer)
 }
 
-// Stream sends a GET request for a path. The caller can read the answer from the result while the answer arrives. Reading ends
-// when the caller closes the result or ctx ends.
+// Stream sends a GET request for a path. The caller can read the answer from the result as it arrives. Reading ends when the
+// caller closes the result or ctx ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return c.ask(ctx, "GET", path, nil)
 }
@@ -98,7 +98,7 @@ const OtherVersion = "metalplugd and this program have different versions, or th
 // refusalSize is the maximum length of the text in a refusal, in bytes.
 const refusalSize = 4 << 10
 
-// body is the part of an answer after the header. The method Close also closes the connection.
+// body is the part of an answer after the header. Its Close method also closes the connection.
 type body struct {
 	io.Reader
 	close func() error

@@ -2,8 +2,8 @@
 
 package api
 
-// Preview is the message that "metalplugd --preview" reads from standard input. When all devices are inspected, metalplugd writes
-// the message back with the results. After that, metalplugd runs without a kubelet until standard input is closed.
+// Preview is the message that "metalplugd --preview" reads from standard input. Once all devices have been inspected, metalplugd
+// writes the message back with the results. After that, metalplugd runs without a kubelet until standard input is closed.
 type Preview struct {
 	Dir        string      `json:"dir"`                  // absolute path of the directory for all files and sockets
 	Recording  string      `json:"recording,omitempty"`  // path or bundled name of the recording to use in place of the configured source, or empty
@@ -11,7 +11,7 @@ type Preview struct {
 	Error      string      `json:"error,omitempty"`      // why the preview cannot run, or empty
 }
 
-// Container is the request of one container for devices, together with the result.
+// Container is one container's request for devices, together with the result.
 type Container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`

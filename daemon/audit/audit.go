@@ -36,7 +36,7 @@ const (
 	Erased    Event = "erased"
 	Proven    Event = "proven"   // metalplug has read the whole disk, and the disk is blank
 	Unproven  Event = "unproven" // metalplug has read the disk, and found data that is not from a pod on this node
-	Adopted   Event = "adopted"  // the operator allows metalplug to erase the disk with all its content
+	Adopted   Event = "adopted"  // the operator allowed metalplug to erase the disk with all its data
 	Stepped   Event = "unit"     // a vendor unit has run
 	Refused   Event = "refused"  // metalplug did not allow a container that uses the device to start
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
@@ -70,18 +70,18 @@ type Entry struct {
 	Pod       string            `json:"pod,omitempty"`
 	Container string            `json:"container,omitempty"`
 	Pods      []string          `json:"podUIDs,omitempty"`
-	Method    string            `json:"method,omitempty"`   // method of a reset or erasure, or the name of a vendor unit
+	Method    string            `json:"method,omitempty"`   // reset or erase method, or the name of a vendor unit
 	Result    string            `json:"result,omitempty"`   // "ok" or the error
 	Verified  string            `json:"verified,omitempty"` // how metalplug verified the result, or what it found
 	Seconds   float64           `json:"seconds,omitempty"`  // duration of the work
 	Lost      int               `json:"lost,omitempty"`     // number of entries that were dropped before this one
 }
 
-// queueSize is the maximum number of entries in the queue. A writer with this many entries takes no more from the queue. Each
-// entry has a few hundred bytes.
+// queueSize is the maximum number of entries in the queue. A writer that holds this many entries takes no more from the queue.
+// Each entry is a few hundred bytes long.
 const queueSize = 4096
 
-// Log writes the audit file. The methods of a Log are safe for concurrent use. The methods do nothing if the Log is nil.
+// Log writes the audit file. A Log's methods are safe for concurrent use, and do nothing if the Log is nil.
 type Log struct {
 	log  *slog.Logger
 	file file
@@ -146,7 +146,7 @@ func (l *Log) report(e Entry) {
 		"action", e.Method, "detail", e.Verified, "duration", took)
 }
 
-// serial returns the serial number from an identity. If there is none, serial returns another attribute by which an operator can
+// serial returns the serial number in an identity. If there is none, serial returns another attribute by which an operator can
 // recognise the device.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
@@ -158,8 +158,8 @@ func serial(identity map[string]string) string {
 }
 
 const (
-	// fileSize is the maximum size of the file in bytes, which is enough for about forty thousand entries. When the audit file
-	// has reached this size, the file is renamed to audit.jsonl.1.
+	// fileSize is the maximum size of the file in bytes, which is enough for about forty thousand entries. When the file reaches
+	// this size, it is renamed to audit.jsonl.1.
 	fileSize = 16 << 20
 	// retryInterval is the time between two attempts to write to the file after a failure.
 	retryInterval = 10 * time.Second
@@ -209,7 +209,7 @@ func (l *Log) logLost(n int) {
 	}
 }
 
-// write appends entries to the file. The first of them also records how many entries were dropped before it.
+// write appends entries to the file. The first entry also records how many entries were dropped before it.
 func (l *Log) write(entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -237,7 +237,7 @@ type file struct {
 }
 
 // append adds whole lines to the file. If the result is nil, the lines are on disk. After an error, append removes the part that
-// is already written.
+// was already written.
 func (f file) append(lines []byte) error {
 	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {

@@ -3,8 +3,8 @@
 // Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a spec file, which lists the
 // device nodes for each CDI name. The container runtime reads this file.
 //
-// A container gets a name only while the file describes the device correctly. The content of a file depends only on the newest
-// snapshot, so the file can be written again at any time. A resource with inject = "nodes" has no file.
+// A container gets a name only while the file describes the device correctly. A file's contents depend only on the newest
+// snapshot, so the file can be rewritten at any time. A resource with inject = "nodes" has no file.
 package cdi
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// retryInterval is how long Run waits after a failure before it writes the specs again.
+// retryInterval is how long Run waits after a failure before it tries again to write the specs.
 const retryInterval = 5 * time.Second
 
 // Specs manages the specs of all resources. The methods are safe for concurrent use.
@@ -38,7 +38,7 @@ type Specs struct {
 
 	mu            sync.Mutex
 	specs         map[string]*spec // keys are resource names
-	prunedVersion uint64           // version of the snapshot in the last call of pruneClaims
+	prunedVersion uint64           // snapshot version in the last call of pruneClaims
 }
 
 // Set replaces the list of resources, and removes the files of all other resources. The next [Specs.Update] writes the files of
@@ -176,7 +176,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	return Names(Kind(resource), devices), nil
 }
 
-// describes reports whether the file of a resource describes all given devices correctly.
+// describes reports whether the resource's file describes all given devices correctly.
 func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
 	return !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
 		nodes := s.nodes(sp.resource, d)

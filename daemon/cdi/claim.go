@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// claimKind is the CDI kind of all devices that are given to claims. Each claim has its own spec, in its own file.
+// claimKind is the CDI kind of all devices in claims. Each claim has its own spec, in its own file.
 const claimKind = "metalplug.io/claim"
 
 // claimPrefix is the beginning of the name of a claim's spec file. [Specs.Set] does not remove files with this prefix.
@@ -31,26 +31,26 @@ const claimPrefix = "metalplug-claim_"
 // claimSize is the maximum size of a claim's spec. A claim has at most 32 devices.
 const claimSize = 1 << 20
 
-// maxClaims is the maximum number of claims with a spec. A kubelet runs a few hundred pods. A compromised metalplug-dra could
-// otherwise prepare any number of claims with admin access, and so fill /run.
+// maxClaims is the maximum number of claims with a spec. A kubelet runs a few hundred pods. Without this limit, a compromised
+// metalplug-dra could fill /run by preparing any number of claims with admin access.
 const maxClaims = 4096
 
 // adminSuffix follows the first part of a CDI device name if the request has admin access. The suffix is unambiguous, because
-// neither the name of a request nor the UID of a claim contains a dot.
+// neither a request's name nor a claim's UID contains a dot.
 const adminSuffix = ".admin"
 
 // Request describes the nodes and variables that containers get for one request in a claim.
 type Request struct {
 	Name    string
-	Admin   bool // admin access, which is possible even while another tenant holds the devices
+	Admin   bool // whether the request has admin access, even while another tenant holds the devices
 	Devices []*inventory.Status
 	Nodes   []api.GrantedNode // nodes of the devices, or empty if other CDI devices contain them
 	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for the
-// variables. Each further name stands for the nodes of one device. If the file is missing, Claim creates it again, because the
-// directory is empty after a boot.
+// Claim writes the spec of a claim, and returns the CDI names for each request. A request's first name stands for the variables.
+// Each further name stands for the nodes of one device. If the file is missing, Claim recreates it, because the directory is
+// empty after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,9 +90,9 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 	return names, errors.Join(err, writeFile(s.claimFile(uid), spec))
 }
 
-// pruneClaims removes a device from the specs of claims if the device is absent, has other nodes or belongs to another tenant.
-// Until the claim is prepared again, none of its containers can start with such a device. pruneClaims reads the claims and their
-// devices from the files, so it also works after the daemon has restarted.
+// pruneClaims removes a device from claim specs if the device is absent, has other nodes or belongs to another tenant. Until the
+// claim is prepared again, none of its containers can start with such a device. pruneClaims reads the claims and their devices
+// from the files, so it also works after the daemon has restarted.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.prunedVersion == snapshot.Version {
 		return nil
@@ -112,7 +112,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
 			request, id, _ := strings.Cut(d.Name, ":")
 			now := snapshot.Find(id)
-			if now == nil { // an entry without nodes sets the variables of a request, and stays
+			if now == nil { // an entry without nodes sets a request's variables, and stays
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
 			if !strings.HasSuffix(request, adminSuffix) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {
@@ -133,7 +133,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 }
 
 // node returns the node that a device currently has at the given path in a container, or nil. The result contains the device
-// number, because the runtime would otherwise look up the path on the host later, when the path may belong to another device.
+// number, because the runtime would otherwise look up the path on the host later, when it may belong to another device.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {

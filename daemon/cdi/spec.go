@@ -31,9 +31,9 @@ type spec struct {
 	err      error                          // why the file could not be written, or nil
 }
 
-// writeFile writes a spec to a file. writeFile uses the oldest version of the format that supports everything in the spec. A file
-// that already has this content is not written, because runtimes read all specs again after each change to the directory. A
-// runtime rejects a spec without devices, so writeFile removes the file for such a spec.
+// writeFile writes a spec to a file. writeFile uses the oldest version of the format that supports everything in the spec.
+// writeFile leaves a file that already has this content alone, because runtimes reread all specs after each change to the
+// directory. A runtime rejects a spec without devices, so writeFile removes the file for such a spec.
 func writeFile(file string, spec specs.Spec) (err error) {
 	if len(spec.Devices) == 0 {
 		if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {
@@ -91,8 +91,8 @@ const (
 
 // Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind must differ
 // from the name of the resource. The vendor's own tools may use this name as the kind for the same devices, and a runtime rejects
-// a CDI name that two specs define. Runtimes with CDI before 0.6 reject a class that contains a dot. Therefore, the domain of the
-// resource becomes part of the vendor and not of the class.
+// a CDI name that two specs define. Runtimes with CDI before 0.6 reject a class that contains a dot. Therefore, the resource's
+// domain becomes part of the vendor and not of the class.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {
@@ -114,7 +114,7 @@ func fileName(resource string) string {
 	return name + suffix
 }
 
-// Names returns the CDI names of devices with the given kind. The spec for this kind may be from metalplug or from another
+// Names returns the CDI names of devices with the given kind. The spec for this kind may come from metalplug or from another
 // program.
 func Names(kind string, devices []*inventory.Status) []string {
 	vendor, class := parser.ParseQualifier(kind)

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// File is the name of the kubelet's checkpoint file. File is in the kubelet's device plugin directory (kubernetes v1.36
+	// File is the name of the kubelet's checkpoint file. The file is in the kubelet's device plugin directory (kubernetes v1.36
 	// pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
 	// maxSize is the maximum size of a checkpoint in bytes. An allocation for one container takes about 1 KiB.
@@ -77,11 +77,11 @@ func Read(dir string) (all []AllocatedShare, written time.Time, err error) {
 	return all, written, nil
 }
 
-// ShareMark is the separator in the ID of a share. The ID of the device precedes it, and the number of the share follows it.
+// ShareMark is the separator in a share's ID. The device ID precedes it, and the share number follows it.
 const ShareMark = "::"
 
-// Parent returns the ID of the device that a share belongs to, or id if it cannot be the ID of a share. The result may be wrong,
-// because the ID of a device may also contain [ShareMark].
+// Parent returns the ID of the device that a share belongs to, or id itself if it cannot be a share's ID. The result may be
+// wrong, because a device ID may also contain [ShareMark].
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {
@@ -90,8 +90,7 @@ func Parent(id string) string {
 	return device
 }
 
-// CutShare splits the ID of a share into the ID of the device and the number of the share. The result ok is false if id is not
-// the ID of a share.
+// CutShare splits a share's ID into the device ID and the share number. The result ok is false if id is not a share's ID.
 func CutShare(id string) (device, number string, ok bool) {
 	at := strings.LastIndex(id, ShareMark)
 	if at < 0 {

@@ -54,7 +54,7 @@ func takeBundle(t *table, r *Resource) {
 	r.Members = m
 }
 
-// members reads the key members of a bundle. Each member is the name of a resource, and may end with a number of devices, as in
+// members reads a bundle's key "members". Each member is a resource name, which a number of devices may follow, as in
 // "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
 	array, _ := take[[]any](t, "members", "an array of resources")

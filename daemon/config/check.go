@@ -25,11 +25,11 @@ const (
 	// to 253 bytes long, but the kubelet adds the prefix "requests." before it checks the name.
 	domainSize = 253 - len("requests.")
 	wordSize   = 63
-	// unitSize is the maximum length of a systemd unit name (UNIT_NAME_MAX without the terminating NUL).
+	// unitSize is the maximum length of a systemd unit's name (UNIT_NAME_MAX without the terminating NUL).
 	unitSize = 255
-	// socketSize is the maximum length of the path of a unix socket (sun_path in unix(7) without the terminating NUL).
+	// socketSize is the maximum length of a unix socket's path (sun_path in unix(7) without the terminating NUL).
 	socketSize = 107
-	// endpoint has the maximum length of the name of a metalplug socket in the device plugin directory.
+	// endpoint is as long as the longest name of a metalplug socket in the device plugin directory.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
@@ -65,7 +65,7 @@ func isProperty(key string) bool {
 	return containsOnly(key, letters+digits+"_.-") && !strings.ContainsAny(key[:1], digits+"-")
 }
 
-// checkName checks a resource name in the same way as the kubelet does at a registration (IsExtendedResourceName in
+// checkName checks a resource name in the same way as the kubelet does during registration (IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper).
 func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
@@ -151,8 +151,8 @@ var placeholders = []string{"{id}", "{pci}", "{node}"}
 // visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
-// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables, except those
-// of variables that metalplug sets itself.
+// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables, except the
+// names of variables that metalplug itself sets.
 func checkVariable(name string) error {
 	if !containsOnly(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
 		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)

@@ -2,11 +2,11 @@
 
 // Package config reads the configuration file and its drop-ins, and returns checked values.
 //
-// The package follows three rules. Files are read strictly, so unknown, contradictory or impossible settings are errors. All
-// errors are reported together, each with its file, line and key. The result of [Load] needs no further check, so a daemon
-// can run with every [Config] that was loaded without an error. Load reads only the configuration files, so a configuration
-// can be checked on any machine. [Config.Check] checks the other files that must exist. The file metalplug.toml in this
-// directory lists every key with its default.
+// The package follows three rules. Files are read strictly, so unknown, contradictory and impossible settings are errors. All
+// errors are reported together, each with its file, line and key. The result of [Load] needs no further check, so a daemon can
+// run with any [Config] that was loaded without an error. Load reads only the configuration files, so a configuration can be
+// checked on any machine. [Config.Check] checks the other files that must exist. The file metalplug.toml in this directory lists
+// every key with its default.
 package config
 
 import (
@@ -24,7 +24,7 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 const (
 	// Direct is used instead of the path of a helper's socket. The helper then runs as a child process of metalplugd.
 	Direct = "direct"
-	// Auto stands for a reset method of the class after which the bound driver still works. If there is no such method, the
+	// Auto stands for one of the class's reset methods after which the bound driver still works. If there is no such method, the
 	// device is not reset.
 	Auto = "auto"
 	// None means that a device is not reset, or that a disk is not erased.
@@ -43,7 +43,7 @@ const (
 	InjectCDI   = "cdi"   // containers get CDI device names, which the runtime must support
 )
 
-// Values of the key "when", which sets the times at which a device is reset and erased.
+// Values of the key "when", which determines when a device is reset and erased.
 const (
 	WhenStart   = "start"   // before a container starts
 	WhenRelease = "release" // after the last container with the device has ended
@@ -56,7 +56,7 @@ const (
 	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)
 )
 
-// variablePrefix is the prefix of the names of the variables that metalplug sets.
+// variablePrefix is the prefix of the variable names that metalplug sets.
 const variablePrefix = "METALPLUG_"
 
 // Config holds all settings.
@@ -89,14 +89,14 @@ type Paths struct {
 
 // Hardware is the table [hardware], which sets the source of the devices.
 type Hardware struct {
-	// Recording is the absolute path of the recording that replaces this machine's hardware. If Recording is empty, devices come
+	// Recording is the absolute path of the recording that replaces this node's hardware. If Recording is empty, devices come
 	// from udev. In a file, the key is source = "recording:PATH", and the default is source = "udev". A relative PATH is relative
 	// to the directory of the main file, even in a drop-in.
 	Recording string
 }
 
-// Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the default
-// of each field. The value [Direct] is possible for each key.
+// Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the default of
+// each field. Each key accepts the value [Direct].
 type Reset struct {
 	Socket  string // socket, for metalplug-reset, or [Direct], default "/run/metalplug/reset.sock"
 	Holders string // holders, for metalplug-holders, default "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
@@ -116,8 +116,8 @@ type Resource struct {
 	Inject string // inject, [InjectNodes] or [InjectCDI], default nodes
 	// cdi_kind, the vendor/class of another CDI spec whose device names replace metalplug's own, default empty
 	CDIKind     string
-	Permissions string            // permissions, a container's rights to the nodes, from "rwm" for read, write and mknod, default rw
-	Env         map[string]string // env, templates by variable, with {id}, {pci} and {node} for values of the devices, default none
+	Permissions string            // permissions, rights to the nodes, any of "rwm" for read, write and mknod, default rw
+	Env         map[string]string // env, templates by variable, with {id}, {pci} and {node} for the devices' values, default none
 	AllowInUse  bool              // allow_in_use, offers a device even if the host uses it, only for nvme and node, default false
 	// umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none
 	Extras []string
@@ -158,7 +158,7 @@ type ResourceReset struct {
 	// Scrub is the method that erases a disk between two pods: none, discard, zero, format, crypto-erase or sanitize. The default
 	// is none. A file must set this key for a resource that offers disks.
 	Scrub string
-	// When is the time of the work: [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
+	// When says when the work is done: [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
 	// Timeout is the maximum duration of a reset and erasure. The default is 20 s. For an erasure after a release, and for every
 	// erasure with DRA, the default is 1 h. With [WhenStart], the maximum is 25 s, except with DRA. With [WhenBoth], Timeout
@@ -250,7 +250,7 @@ func (c Config) Resource(name string) (r Resource, ok bool) {
 	return c.Resources[i], true
 }
 
-// Rules returns the rules of all resources, in the order of their precedence.
+// Rules returns the rules of all resources, in order of precedence.
 func (c Config) Rules() []device.Rule {
 	rules := make([]device.Rule, len(c.Resources))
 	for i, r := range c.Resources {
