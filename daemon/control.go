@@ -58,9 +58,9 @@ func (d *daemon) listUnwritten() []string {
 	return all
 }
 
-// serveSocket returns a task that serves the socket that systemd has passed. Without such a socket, the task serves the socket
-// that the function "listen" creates. If "listen" is nil, the task serves no socket. If the socket cannot be served, the daemon
-// still offers the devices.
+// serveSocket returns a task that serves the socket that systemd has passed. If systemd has passed none, the task serves the
+// socket that the function "listen" creates. If "listen" is nil, the task serves no socket. If the socket cannot be served, the
+// daemon still offers the devices.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

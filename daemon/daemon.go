@@ -77,8 +77,8 @@ type daemon struct {
 	configMount mount                         // mount of the configuration directory
 }
 
-// Run offers the hardware of this machine to the kubelet until ctx ends, and returns nil. If a part of the daemon fails, Run
-// stops the other parts and returns the error.
+// Run offers this node's hardware to the kubelet until ctx ends, and then returns nil. If a part of the daemon fails, Run stops
+// the other parts and returns the error.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	return runTasks(ctx, d.tasks(), d.ready)
 }
 
-// open opens the source of devices, which is either this machine's udev or a recording.
+// open opens the device source, which is either this node's udev or a recording.
 func (d *daemon) open() (closeSource func(), err error) {
 	paths := d.Config.Paths
 	if file := d.Config.Hardware.Recording; file != "" {
@@ -134,8 +134,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if
-// the unit was changed while it was active. The sandbox of the unit does not allow metalplugd to open an event socket itself.
+// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if the
+// unit was changed while it was active. The unit's sandbox does not allow metalplugd to open an event socket itself.
 func (d *daemon) explainSocket(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -181,8 +181,8 @@ func (d *daemon) build(last time.Time) {
 	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
-// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if no pod on the node has
-// a cgroup. If paths.cgroup is empty, running checks nothing and returns false.
+// running reports whether any of a pod's processes is still running. The error is [cgroup.ErrNoKubepods] if no pod on the node
+// has a cgroup. If paths.cgroup is empty, running checks nothing and returns false.
 func (d *daemon) running(pod string) (bool, error) {
 	root := d.Config.Paths.Cgroup
 	if root == "" {
@@ -244,7 +244,7 @@ func pluginResource(d *daemon, r config.Resource) plugin.Resource {
 	return resource
 }
 
-// tasks returns the parts of the daemon, in the order of their start. No resource is served before the inventory is complete.
+// tasks returns the daemon's parts, in the order in which they start. No resource is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	all := []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
@@ -290,8 +290,8 @@ func (d *daemon) notify(err error) {
 }
 
 // serve starts the endpoints when the inventory is complete and the CDI specs are written. The specs must exist first, because
-// after the registration of an endpoint, the kubelet may start a container with CDI names from before a reboot. serve reloads the
-// configuration at each signal.
+// once an endpoint has registered, the kubelet may start a container with CDI names from before a reboot. serve reloads the
+// configuration on each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():
@@ -347,7 +347,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	}
 	running.Wait()
 	if parent.Err() != nil {
-		return nil // after ctx has ended, the errors of tasks are ignored
+		return nil // after ctx has ended, task errors are ignored
 	}
 	return context.Cause(ctx)
 }

@@ -108,7 +108,7 @@ func (e *endpoints) foreignIDs(counted map[string][]string) map[string]string {
 	return ids
 }
 
-// all returns the running endpoints by the names of their resources.
+// all returns the running endpoints by resource name.
 func (e *endpoints) all() map[string]*plugin.Endpoint {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,7 +124,7 @@ func (e *endpoints) announce() {
 	liveness.Poke(e.changed)
 }
 
-// registrations returns the registration states of all resources, by the names of the resources.
+// registrations returns the registration states of all resources, by resource name.
 func (e *endpoints) registrations() map[string]api.Registration {
 	all := make(map[string]api.Registration)
 	for name, endpoint := range e.all() {

@@ -20,16 +20,16 @@ import (
 // clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. A device is
-// free if neither two answers in a row nor the kubelet's newest checkpoint name it. For a pod that the kubelet had listed before
-// the pod ended, soonRounds queries are enough.
+// After a pod has ended or received devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. A device
+// is free if neither two answers in a row nor the kubelet's newest checkpoint name it. For a pod that the kubelet had listed
+// before the pod ended, soonRounds queries are enough.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
 // askHolders queries the kubelet for the devices that its pods hold. askHolders repeats the query while the inventory contains a
-// device that a pod holds or may hold. Without such a device, askHolders waits for the inventory to change.
+// device that a pod holds or may hold. If there is no such device, askHolders waits for the inventory to change.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
@@ -88,7 +88,7 @@ func possiblyHeld(s *inventory.Snapshot) []string {
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if (device.Held() || device.Stale) && len(device.Claims) == 0 {
-				// The ID may be that of a bundle, because the kubelet knows only bundles and not their members.
+				// The ID may belong to a bundle, because the kubelet knows only bundles and not their members.
 				ids = append(ids, device.Device.ID)
 			}
 		}
@@ -115,7 +115,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	time.AfterFunc(podListedDelay, func() { liveness.Poke(d.pods) })
 }
 
-// noteHolders records in the audit log each pod that holds a device now but did not hold it at the last call. The first call
+// noteHolders records in the audit log each pod that holds a device now but did not hold it during the last call. The first call
 // records all pods that hold a device.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {

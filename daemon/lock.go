@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is a file below paths.run. If the file exists, metalplugd has already started once since boot. The file has a directory
-// of its own, because the sandbox does not let metalplugd write to the directory of the sockets.
+// startMark is a file below paths.run. If the file exists, metalplugd has already started once since boot. The file has a
+// directory of its own, because the sandbox does not let metalplugd write to the sockets' directory.
 const startMark = "daemon/started"
 
 // errOther means that another instance of metalplugd is running.

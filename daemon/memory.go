@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// startDelay is the time from the start of the daemon until it returns unused memory to the kernel. Most of this memory was used
-// to enumerate the devices and to encode the first device list.
+// startDelay is the time from the daemon's start until it returns unused memory to the kernel. Most of this memory was used to
+// enumerate the devices and to encode the first device list.
 const startDelay = 4 * time.Second
 
 // returnMemory returns unused memory to the kernel after the start, and then every five minutes. Each periodic enumeration uses

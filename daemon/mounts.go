@@ -99,8 +99,8 @@ func (m mount) isHidden() bool {
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
-// checkReplaced returns an error if the directory was removed or replaced since m was created, because the daemon still sees
-// the old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or
+// checkReplaced returns an error if the directory was removed or replaced since m was created, because the daemon still sees the
+// old directory. The kernel updates the path in mountinfo when a bind-mounted directory, or one of its parents, is renamed or
 // removed.
 func (m mount) checkReplaced(proc string) error {
 	now := newMount(proc, m.key, m.path)

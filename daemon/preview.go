@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// previewLimit is how long a preview waits for the inspection of all devices.
+// previewLimit is how long a preview waits for all devices to be inspected.
 const previewLimit = 20 * time.Second
 
 // preview makes a daemon run without a kubelet, for the command "metalplugctl preview". A preview never changes a device.

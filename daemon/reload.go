@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// reloadLimit is the maximum time that a reload waits for the inspection of slow devices.
+// reloadLimit is the maximum time that a reload waits for slow devices to be inspected.
 const reloadLimit = 10 * time.Second
 
 // reload loads the configuration again. If the new configuration is invalid, the current one stays in effect.
@@ -37,8 +37,8 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	// Stop endpoints before the new rules apply, because these rules may give the devices to claims.
 	d.endpoints.apply(ctx, byPlugin(*current, next), func() {})
-	// Store the configuration before the new rules apply. The new rules may cause the cleanup of a device, which uses the stored
-	// configuration.
+	// Store the configuration before the new rules apply. The new rules may cause a device to be cleaned up, and the cleanup uses
+	// the stored configuration.
 	d.config.Store(&next)
 	// Wait for the inspections before new endpoints start, because the first device list from a new endpoint must be complete.
 	select {

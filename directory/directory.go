@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory watches a directory with inotify. The directory may be missing, and it may be removed and created again.
+// Package directory watches a directory with inotify. The directory may be missing, and it may be removed and recreated.
 package directory
 
 import (
@@ -53,7 +53,7 @@ func (w *Watch) Itself(e Event) bool {
 // Name returns the clean path of an event. For a file in the root directory, e.Name begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
-// Touched reports whether an event is about more than the mode or the times of a file.
+// Touched reports whether an event is about more than a file's mode or times.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
 // Moved reports whether a file or directory was created, removed or renamed. A write to a file does not count.

@@ -21,7 +21,8 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// formatAttr is ReplaceAttr of the text handler, which omits the time and empty attributes, and shows [LevelNotice] as NOTICE.
+// formatAttr is the text handler's ReplaceAttr function. It omits the time and empty attributes, and shows [LevelNotice] as
+// NOTICE.
 func formatAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -57,8 +58,8 @@ type journalHandler struct {
 // Enabled reports whether lines of the given level are written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a log line. The text of the line consists of the message and the attributes. Handle also writes each attribute as
-// a separate field. The fields for the message and the priority come first, because [textOf] expects them there.
+// Handle writes a log line. The line's text consists of the message and the attributes. Handle also writes each attribute as a
+// separate field. The fields for the message and the priority come first, because [textOf] expects them there.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// queueLines is the maximum number of queued lines. Most lines have about 200 bytes. [fieldSize] limits each field in
-	// a line.
+	// queueLines is the maximum number of queued lines. Most lines are about 200 bytes long. [fieldSize] limits each field in a
+	// line.
 	queueLines = 4096
-	// errorLines is how many lines of the queue are reserved for errors.
+	// errorLines is how many of the queue's lines are reserved for errors.
 	errorLines = queueLines / 4
 	// logCloseLimit is the maximum time that Close waits for the queued lines to be written.
 	logCloseLimit = 5 * time.Second
@@ -28,8 +28,8 @@ const (
 )
 
 // Log is a logger that does not block, even if nothing reads the log. Lines wait in a bounded queue, and a goroutine writes them.
-// Log drops and counts each line that does not fit into the queue or cannot be written. After a later write that succeeds, once
-// the queue is empty, Log writes a warning with the number of dropped lines.
+// Log drops and counts each line that does not fit into the queue or cannot be written. After the next successful write, once the
+// queue is empty, Log writes a warning with the number of dropped lines.
 type Log struct {
 	*slog.Logger
 

@@ -26,7 +26,7 @@ func Reloading() error {
 	return notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 }
 
-// Alive reports to the watchdog of the service manager that the daemon still works.
+// Alive reports to the service manager's watchdog that the daemon is still working.
 func Alive() error { return notify(daemon.SdNotifyWatchdog) }
 
 // Status sets the line that "systemctl status" shows. Status shortens and cleans the line, because systemd ignores messages above

@@ -16,11 +16,11 @@ import (
 )
 
 // databaseSize is the maximum size of a device's record in udev's database, in bytes. Records are much smaller, because a kernel
-// event has at most 2 KiB (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
+// event is at most 2 KiB long (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
 // ReadKernel returns a device with the data that the kernel shows in sysfs. The parameter sys is the mount point of sysfs. If
-// there is an error, only the path of the device is set.
+// there is an error, only the device's path is set.
 func ReadKernel(sys, sysPath string) (Device, error) {
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
 	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
@@ -72,7 +72,7 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// addRecord adds the content of a database record to the map "all". A line E:KEY=VALUE contains a property, and S:NAME a link
+// addRecord adds the contents of a database record to the map "all". A line E:KEY=VALUE contains a property, and S:NAME a link
 // below /dev. G:TAG contains a tag that the device has now or had earlier, and Q:TAG a tag that it has now.
 func addRecord(all map[string]string, text string) {
 	var links, tags, current []string

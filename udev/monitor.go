@@ -25,7 +25,7 @@ const (
 	// receiveBuffer is the size of the receive buffer. libudev uses the same size. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
-	// largestMessage is the maximum size of a message. Real messages are far smaller, because the kernel's properties have at
+	// largestMessage is the maximum size of a message. Real messages are far smaller, because the kernel's properties take up at
 	// most 2 KiB (UEVENT_BUFFER_SIZE).
 	largestMessage = 64 << 10 // bytes
 )
@@ -46,7 +46,7 @@ type Monitor struct {
 
 // Dropped counts lost messages since the monitor was opened.
 type Dropped struct {
-	Foreign   uint64 // messages from another uid than 0, or sent outside udev's group
+	Foreign   uint64 // messages from a uid other than 0, or sent outside udev's group
 	Malformed uint64 // messages that could not be decoded
 	Overflows uint64 // number of times that the kernel dropped messages, each reported as [Overflow]
 
@@ -78,7 +78,7 @@ func MonitorFromFile(f *os.File) (*Monitor, error) {
 	return newMonitor(own)
 }
 
-// newMonitor returns a monitor for a socket. In case of an error, newMonitor closes the socket.
+// newMonitor returns a monitor for a socket. If there is an error, newMonitor closes the socket.
 func newMonitor(fd int) (*Monitor, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
@@ -132,7 +132,7 @@ const (
 	shortestHead = 24
 )
 
-// decode parses a message from udevd. The caller must set the field Received of the event.
+// decode parses a message from udevd. The caller must set the event's Received field.
 func decode(message []byte) (Event, error) {
 	text, err := payload(message)
 	if err != nil {

@@ -94,7 +94,7 @@ func (t *table) watchChanges(ctx context.Context, report func() error) error {
 
 // read parses the file, and returns the keys in all its lines.
 func (t *table) read() (map[string]struct{}, error) {
-	// The kernel generates a new text for each read from offset 0.
+	// The kernel regenerates the text for each read from offset 0.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))
 	if err != nil {
 		return nil, err

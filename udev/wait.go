@@ -31,7 +31,7 @@ func pollEach(ctx context.Context, what string, file *os.File, read func(fd int)
 	return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", what, err))
 }
 
-// interrupt sets a deadline in the past when ctx ends, which ends reads from the file. After a call of the function "stop", the
+// interrupt sets a deadline in the past when ctx ends, which ends reads from the file. After a call to the function "stop", the
 // end of ctx no longer affects the file.
 func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })

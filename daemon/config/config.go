@@ -274,8 +274,8 @@ func staticDefaults() (c Config) {
 	return c
 }
 
-// builtin lists the built-in resources as they would be written in a file. Most of them have the names that vendors' plugins use,
-// so that existing pods need no change.
+// builtin lists the built-in resources as they would appear in a file. Most of them have the names that vendors' plugins use, so
+// that existing pods need no changes.
 var builtin = []map[string]any{
 	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},
 	{"name": "amd.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "1002:*"}},

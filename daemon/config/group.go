@@ -33,7 +33,7 @@ func takeGroup(t *table, r *Resource) {
 	}
 }
 
-// checkGroup reports invalid settings of a group.
+// checkGroup reports a group's invalid settings.
 func checkGroup(t *table, r Resource) {
 	t.onlyFor("group", r.Class, device.NodeName)
 	for _, node := range r.Group.Optional {

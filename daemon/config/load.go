@@ -51,8 +51,8 @@ func load(main string, optional bool) (Config, error) {
 	return c, nil
 }
 
-// EnvValues returns the values in every env table in the text of a file, even if the configuration is invalid. EnvValues returns
-// an error if the text is not TOML.
+// EnvValues returns the values in every env table in a file's text, even if the configuration is invalid. EnvValues returns an
+// error if the text is not TOML.
 func EnvValues(text string) (values []string, err error) {
 	var tree map[string]any
 	_, err = toml.Decode(text, &tree)
@@ -90,7 +90,7 @@ func LoadUsable(file string) (Config, error) {
 	return c, err
 }
 
-// Check checks the files that a daemon with this configuration needs at its start. At present, the only such file is the
+// Check checks the files that a daemon with this configuration needs when it starts. Currently, the only such file is the
 // recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
@@ -104,7 +104,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// readProblem returns the problem to report for a file that cannot be read. The message does not repeat the name of the file.
+// readProblem returns the problem to report for a file that cannot be read. The message does not repeat the file's name.
 func readProblem(name string, err error) Problem {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = fmt.Errorf("%s: %w", pathError.Op, pathError.Err)
@@ -127,7 +127,7 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read reads and parses a file. A drop-in may be a link to /dev/null, which has no content.
+// read reads and parses a file. A drop-in may be a link to /dev/null, which is empty.
 func read(name string) *file {
 	null, _ := os.Stat(os.DevNull) // SameFile returns false for nil
 	info, err := os.Stat(name)
@@ -176,7 +176,7 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	return problems
 }
 
-// tomlRemedy shows the syntax of TOML, which has neither the "key: value" of YAML nor the braces of JSON.
+// tomlRemedy shows TOML syntax, which has neither YAML's "key: value" nor JSON's braces.
 const tomlRemedy = `; in TOML, write key = "text", key = 1 or key = true below [NAME] or [[resource]], and a key such as "ATTR{size}" in quotes`
 
 // syntaxProblem returns the first problem in a file that is not TOML. The text after this problem cannot be parsed reliably.
@@ -238,7 +238,7 @@ func (p place) checkKnown() {
 	}
 }
 
-// keyReplacements lists keys of other programs that users may try here, with their replacements.
+// keyReplacements lists other programs' keys that users may try here, with their replacements.
 var keyReplacements = map[string]string{
 	"log_level": "use metalplugd --log-level", "loglevel": "use metalplugd --log-level", "log": "use metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
 	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
@@ -284,7 +284,7 @@ func suggestKey(path toml.Key, siblings []string) string {
 // resourceKey is the name of the only array of tables in a file.
 const resourceKey = "resource"
 
-// lineIndex maps keys to their lines. An example of a key is "resource.0.name", where 0 is the number of the table.
+// lineIndex maps keys to their lines. In a key such as "resource.0.name", 0 is the number of the table.
 type lineIndex map[string]int
 
 // newLineIndex combines the keys of a document from the parser ([toml.MetaData.Keys]) with the lines from the function
@@ -299,8 +299,8 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 			}
 			path = append(toml.Key{resourceKey, strconv.Itoa(element)}, path[1:]...)
 		}
-		// A table can occur twice, for example as [resource.reset] after reset.method. The line of a table is the line of
-		// its first occurrence, even if the table is only a part of a key there.
+		// A table can occur twice, for example as [resource.reset] after reset.method. The table's line is that of its first
+		// occurrence, even if the table is only part of a key there.
 		for ; len(path) > 0; path = path[:len(path)-1] {
 			if _, ok := index[path.String()]; !ok {
 				index[path.String()] = lines[i]
@@ -353,7 +353,7 @@ func keyLines(text string) (lines []int) {
 }
 
 // stringSize returns the size of the string at the beginning of text, including its quotes. stringSize handles all four kinds of
-// strings.
+// string.
 func stringSize(text string) int {
 	quote := text[:1]
 	end := quote

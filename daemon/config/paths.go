@@ -74,7 +74,7 @@ func takePaths(t *table, c *Config) {
 		var name string
 		switch key, ok := strings.CutPrefix(path.key, "paths."); {
 		case !ok: // takeHelpers reads this key
-		case path.to == &p.Cgroup && t.value(key) == "": // an empty value turns off the check of cgroups
+		case path.to == &p.Cgroup && t.value(key) == "": // an empty value turns off the cgroup check
 			p.Cgroup = ""
 		case t.checked(key, &name, checkPath):
 			*path.to = filepath.Clean(name)
@@ -101,8 +101,8 @@ func takePaths(t *table, c *Config) {
 	checkKinds(t, p)
 }
 
-// checkKinds reports a key whose path is a directory instead of a socket, or the reverse. checkKinds looks only at the text of
-// the path, because the helpers also read the configuration and may have no access to the kubelet's directories.
+// checkKinds reports a key whose path is a directory instead of a socket, or vice versa. checkKinds examines only the text of the
+// path, because the helpers also read the configuration and may have no access to the kubelet's directories.
 func checkKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quote(p.PodResources), quote(filepath.Join(p.PodResources, kubeletSocket)))

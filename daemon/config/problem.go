@@ -67,8 +67,8 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// suggestWord returns a suggestion that can be appended to an error message. The suggestion names the element of the list words
-// that an operator probably meant.
+// suggestWord returns a suggestion that can be appended to an error message. The suggestion names the element of the list "words"
+// that the operator probably meant.
 func suggestWord(word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
@@ -80,8 +80,8 @@ func suggestWord(word string, words []string) string {
 	return "; write one of them"
 }
 
-// mostSimilar returns the word that is most similar to a name. A name may also abbreviate a word, such as "perm" or "perms" for
-// "permissions". If there is no such word, mostSimilar returns "".
+// mostSimilar returns the word that is most similar to a name. The name may also be an abbreviation, such as "perm" or "perms"
+// for "permissions". If there is no such word, mostSimilar returns "".
 func mostSimilar(name string, words []string) string {
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, word := range words {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxShares is the maximum value of the key shares. With this many shares, the list of 50 devices fits into the 4 MiB
-	// that the kubelet accepts (82 bytes for each share). A share number has at most three digits, and [device.MakeID]
-	// leaves room for them.
+	// maxShares is the maximum value of the key shares. With this many shares, a list of 50 devices fits into the 4 MiB that the
+	// kubelet accepts (82 bytes for each share). A share number has at most three digits, and [device.MakeID] leaves room for
+	// them.
 	maxShares = 1000
 	// maxStartTimeout is the maximum timeout before a start. maxStartTimeout is less than the 30 seconds that the kubelet allows
 	// for PreStartContainer.
@@ -27,7 +27,7 @@ const (
 // abilities lists the reset methods and the erase methods that a class supports, without the value none.
 type abilities struct{ methods, scrubs []string }
 
-// classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the class.
+// classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for the class's devices.
 // The helper refuses a method if the device's driver would stop working after such a reset.
 var classAbilities = map[string]abilities{
 	device.GPUName:        {methods: []string{"pci", "vfio"}},
@@ -117,7 +117,7 @@ func checkNarrow(t *table, r Resource) {
 
 func takeClass(t *table, r *Resource) {
 	if t.choice("class", "class", &r.Class, classNames...); t.has("class") {
-		return // the search below for a remedy is slower than reading all files, so it must not run without need
+		return // the search below for a remedy is slower than reading all files, so it must run only if it is needed
 	}
 	wanted := "a resource that overrides no other needs class " + Alternatives(classNames)
 	for _, values := range builtin {
@@ -134,7 +134,7 @@ func takeClass(t *table, r *Resource) {
 	t.require("class", wanted)
 }
 
-// onlyFor reports a key that the class of a resource does not support.
+// onlyFor reports a key that a resource's class does not support.
 func (t *table) onlyFor(key string, class string, classes ...string) {
 	if class == "" || slices.Contains(classes, class) {
 		return
@@ -226,9 +226,9 @@ func takeReset(t *table, r *Resource) {
 	}
 }
 
-// requireScrub reports a resource for disks that does not set how a pod's data is erased. There is no default, because only the
-// operator can decide how to erase the data. A resource of class node may match disks on some machines only. If such a resource
-// sets no scrub, the resource is valid, but metalplug does not offer its disks.
+// requireScrub reports a disk resource that does not specify how a pod's data is erased. There is no default, because only the
+// operator can decide how to erase the data. A resource of class node may match disks on only some nodes. If such a resource sets
+// no scrub, the resource is valid, but metalplug does not offer its disks.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != device.NVMeName && r.Class != device.NodeName {
 		return
@@ -241,14 +241,14 @@ func (r *Resource) requireScrub(t *table) {
 	r.Reset.ScrubUnset = true
 }
 
-// isPCIReset reports whether a method consists of "pci:" and a possible value of the attribute reset_method of PCI functions
-// (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of these values a function supports.
+// isPCIReset reports whether a method is "pci:" followed by a valid value of a PCI function's reset_method attribute
+// (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of these values the function supports.
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")
 	return ok && slices.Contains([]string{"device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus"}, way)
 }
 
-// checkExclusive reports settings that are impossible for a device that several users can share.
+// checkExclusive reports settings that are invalid for a device that several users can share.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
 		reset.reportf("scrub", `%s would erase the data of other containers, because shares = %d%s; write shares = 1 or scrub = "none"`,

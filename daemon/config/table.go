@@ -214,7 +214,7 @@ func (t *table) choice(key, noun string, to *string, words ...string) {
 	}
 }
 
-// maxDuration is the maximum value of a duration, a year.
+// maxDuration is the longest valid duration, one year.
 const maxDuration = 8760 * time.Hour
 
 // duration reads a positive duration.

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NewDevice converts a device in a snapshot to the JSON value that the control socket shows. The parameter holders maps
-// device IDs to the pods that hold the devices.
+// NewDevice converts a device in a snapshot to its JSON value on the control socket. The parameter holders maps device IDs to the
+// pods that hold the devices.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health(s.Healthy), Reason: s.Reason,
@@ -64,8 +64,8 @@ func wwidOf(t *device.Target) string {
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// readProgress returns the number of disks that metalplugd is reading, and the percentage of their bytes that it has read.
-// Without such a disk, the result is nil.
+// readProgress returns the number of disks that metalplugd is reading, and the percentage of their bytes that it has read. If it
+// is reading none, the result is nil.
 func readProgress(snapshot *inventory.Snapshot) *api.ReadProgress {
 	var r api.ReadProgress
 	var read, size int64
@@ -126,7 +126,7 @@ func (s *Server) Status() api.Status {
 		},
 	}
 	for d := range snapshot.All() {
-		if d.Cordon != nil && len(d.Members) == 0 { // the cordon of a bundle is the cordon of its member
+		if d.Cordon != nil && len(d.Members) == 0 { // a bundle's cordon is its member's cordon
 			all.Cordons = append(all.Cordons, api.CordonedDevice{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 		if d.Present && d.Resource == "" {

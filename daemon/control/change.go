@@ -29,7 +29,7 @@ const (
 	maxLoginLen  = 64
 )
 
-// request is a change, with the user who requests it.
+// request is a change, with the user who requested it.
 type request struct {
 	api.Change
 	uid uint32 // uid of the client as reported by the kernel
@@ -47,7 +47,7 @@ func requireOwner(next func(w http.ResponseWriter, r *http.Request, uid uint32))
 	}
 }
 
-// changeHandler returns a handler that changes a device and sends its new state. The handler accepts the same users as
+// changeHandler returns a handler that changes a device and sends the device's new state. The handler accepts the same users as
 // [requireOwner].
 func (s *Server) changeHandler(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return requireOwner(func(w http.ResponseWriter, r *http.Request, uid uint32) {
@@ -135,7 +135,7 @@ func (c request) newCordon() api.Cordon {
 }
 
 // resolveName replaces the name in the path of a request with the ID of the device that has this name. If several devices have
-// the name, resolveName refuses the request. A name without a device stays as it is, because it may be the ID of an absent
+// the name, resolveName refuses the request. A name that no device has stays unchanged, because it may be the ID of an absent
 // device that is cordoned.
 func (s *Server) resolveName(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

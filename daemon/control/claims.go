@@ -17,13 +17,13 @@ import (
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
-// ErrWorking means that the devices of a claim are still being reset or erased, so the client must repeat its request.
+// ErrWorking means that a claim's devices are still being reset or erased, so the client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
 // ErrReleased means that a claim was released before it was prepared, so no pod waits for the claim.
 var ErrReleased = errors.New("the claim was released")
 
-// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims, and
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, any client may prepare claims, and
 // no client may change a device. The permissions of the socket are the only access control, because with PrivateUsers=yes the
 // kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
@@ -66,7 +66,7 @@ func checkClaim(uid string, c api.Claim) error {
 // claimer answers requests about claims.
 type claimer struct{ *Server }
 
-// prepare prepares the devices of a claim.
+// prepare prepares a claim's devices.
 func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 	var ask api.Claim
 	err := readBody(r, &ask)
@@ -81,13 +81,13 @@ func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// unprepare takes the devices back from a claim.
+// unprepare releases a claim's devices.
 func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Unprepare(r.Context(), uid) })
 }
 
-// perform is like the function [perform], but also logs errors, and records refusals for the operator. perform first waits for the
-// first snapshot, because devices of the last run may be missing before that. If metalplugd is stopping, perform closes the
+// perform is like the function [perform], but also logs errors, and records refusals for the operator. perform waits for the
+// first snapshot, because devices from the last run may be missing until then. If metalplugd is stopping, perform closes the
 // connection without an answer, so that the client repeats its request.
 func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
 	uid := r.PathValue("uid")

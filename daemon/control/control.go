@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control serves the control socket. The socket shows the state and the events of metalplugd, and lets an
-// operator change devices. The protocol is JSON over HTTP/1.1 on a unix socket.
+// Package control serves the control socket. The socket shows metalplugd's state and events, and lets an operator change devices.
+// The protocol is JSON over HTTP/1.1 on a unix socket.
 //
 // Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change devices. No
 // client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. The server
 // takes each answer from an immutable snapshot. The server disconnects a client that neither sends nor reads in time. The server
 // does not queue events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client
-// that reads slowly gets fewer and later events. An additional event reports that events are missing.
+// that reads slowly gets fewer events, and gets them later. An additional event reports that events were missed.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //
@@ -27,11 +27,11 @@
 //	POST /v1/claims/{uid}/prepare    an [api.Claim]; the answer is an [api.Prepared]
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
-// The answer to a refused request is {"error": TEXT}, or plain text for an unknown path or method. The status code is 400 for an invalid request, and 403 if the client
-// is not uid 0. The status code is 404 for an unknown device or path, and 405 for a method that is not in the list above. The
-// status code is 409 if the state of the device does not allow the change. The status code is 413 or 431 if the request is too
-// large, and 502 if the kubelet does not answer. The status code is 503 if hardware does not answer, or if the devices of a claim
-// are being reset or erased.
+// The answer to a refused request is {"error": TEXT}, or plain text for an unknown path or method. The status code is 400 for an
+// invalid request, and 403 if the client is not uid 0. The status code is 404 for an unknown device or path, and 405 for a method
+// that is not in the list above. The status code is 409 if the device's state does not allow the change. The status code is 413
+// or 431 if the request is too large, and 502 if the kubelet does not answer. The status code is 503 if hardware does not answer,
+// or if a claim's devices are being reset or erased.
 package control
 
 import (
@@ -58,27 +58,27 @@ import (
 )
 
 const (
-	// headerTimeout is how long a client may take to send the header of a request. idleTimeout is how long a client may wait
-	// before its next request. Both timeouts are much longer than a program needs, but short enough to close a connection that an
+	// headerTimeout is how long a client may take to send a request's header. idleTimeout is how long a client may wait before
+	// its next request. Both timeouts are much longer than a program needs, but short enough to close a connection that an
 	// operator has forgotten.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
 	// answerTimeout is the time limit for reading a request, for writing its answer, and for writing each line of events.
 	answerTimeout = 30 * time.Second
-	// maxHeaderLen and maxBodyLen are the maximum sizes of the parts of a request in bytes. net/http adds 4 KiB to
+	// maxHeaderLen and maxBodyLen are the maximum sizes, in bytes, of the parts of a request. net/http adds 4 KiB to
 	// maxHeaderLen. The longest valid request is a claim with 32 devices.
 	maxHeaderLen = 4 << 10
 	maxBodyLen   = 16 << 10
 )
 
-// maxClients is the maximum number of concurrent clients of one user, and also of all clients over the network.
+// maxClients is the maximum number of concurrent clients for each user. It is also the maximum for all network clients together.
 const maxClients = 64
 
-// Options contains the parts of metalplugd that the socket shows and can change. All fields are required. Each value must
-// be safe for concurrent use.
+// Options contains the parts of metalplugd that clients of the socket can see and change. All fields are required. Each value
+// must be safe for concurrent use.
 type Options struct {
 	Version   string
-	Preview   bool                           // metalplugd was started by metalplugctl preview
+	Preview   bool                           // whether metalplugctl preview started metalplugd
 	File      string                         // absolute path of the main configuration file, or empty
 	Config    *atomic.Pointer[config.Config] // active configuration; a reload changes neither its paths nor its source
 	Started   time.Time                      // when metalplugd started
@@ -94,7 +94,7 @@ type Options struct {
 	// Adopt allows metalplug to erase a disk and then offer it. Adopt returns a note for the operator.
 	Adopt func(ctx context.Context, id string, o api.Change) (note string, err error)
 	Reset func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o contains an erase method
-	// Prepare and Unprepare prepare and release the devices of a claim. Both may be called repeatedly for the same claim.
+	// Prepare and Unprepare prepare and release a claim's devices. Both may be called repeatedly for the same claim.
 	Prepare   func(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error)
 	Unprepare func(ctx context.Context, uid string) error
 }
@@ -133,7 +133,7 @@ func (s *Server) Changed() {
 	s.changed = make(chan struct{})
 }
 
-// next returns a channel that is closed at the next call of Changed. A caller must get this channel before it reads the state.
+// next returns a channel that the next call to Changed closes. A caller must get this channel before it reads the state.
 func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,7 @@ func missedEvents(sent, newest uint64, took time.Duration) []api.Event {
 // data with the newest one.
 type follower struct {
 	*Server
-	snapshot      *inventory.Snapshot // the snapshot of the events that were sent last
+	snapshot      *inventory.Snapshot // the snapshot for the events that were last sent
 	registrations map[string]api.Registration
 	reload        api.Configuration
 	changes       <-chan struct{} // closed when there is a new snapshot

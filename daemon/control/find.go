@@ -17,9 +17,9 @@ import (
 // typing error.
 const minBeginning = 4
 
-// findKnown returns the devices in the inventory that the name in the question refers to. The name may be an ID or the ID of a
-// share, a serial number, a PCI address, a device node or a kernel name. For the name of a missing device node, the result
-// contains all devices that need this node. Any other name is compared with the beginnings of IDs.
+// findKnown returns the devices in the inventory that the name in the question refers to. The name may be a device or share ID, a
+// serial number, a PCI address, a device node or a kernel name. For the name of a missing device node, the result contains all
+// devices that need this node. Any other name is compared with the beginnings of IDs.
 func (q *question) findKnown() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -121,7 +121,7 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 }
 
 // explainNearest explains the device that is nearest to a path. explainNearest first tries a parent, such as the GPU to which a
-// render node belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI
+// render node belongs. Next, it tries a child, such as a controller's namespace. Finally, it tries a device on the same PCI
 // function, such as the RDMA device that belongs to a device node. If there is no such device, the result is the parameter
 // "none".
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {

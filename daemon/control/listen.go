@@ -37,9 +37,9 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// surplusClient returns the client to disconnect, or nil. If the user of the newest client has too many clients, the result is
-// the oldest client of this user. A user with read access therefore cannot keep root from making changes. With
-// PrivateUsers=yes, metalplugd sees the same uid for all users except root (user_namespaces(7)).
+// surplusClient returns the client to disconnect, or nil. If the newest client's user has too many clients, the result is that
+// user's oldest client. A user with read access therefore cannot keep root from making changes. With PrivateUsers=yes, metalplugd
+// sees the same uid for all users except root (user_namespaces(7)).
 func surplusClient(open []*clients.Client) *clients.Client {
 	newest := open[len(open)-1]
 	same := slices.DeleteFunc(slices.Clone(open), func(c *clients.Client) bool { return c.Uid != newest.Uid })

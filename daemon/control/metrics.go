@@ -23,10 +23,10 @@ import (
 
 // metrics contains metalplugd's metrics in a separate registry, so that metrics of other packages are not included.
 //
-// The number of series depends on the configuration and the hardware. Each scrape creates the series, so removed devices and
-// pods that have ended have no series. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has
-// about 10,000 series. metalplug_device_allocated has one series for each container that holds a device. The kubelet admits at
-// most a few hundred containers on a node.
+// The number of series depends on the configuration and the hardware. Each scrape generates the series, so removed devices and
+// ended pods have none. For 10,000 devices, each of metalplug_device_health, _state, _info and _cordoned has about 10,000 series.
+// metalplug_device_allocated has one series for each container that holds a device. The kubelet admits at most a few hundred
+// containers on a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec
@@ -37,9 +37,9 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics returns the metrics of a server. The names and labels of the metrics never change, because users' dashboards and
-// alerts depend on them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an
-// unlimited number of values).
+// newMetrics returns the metrics of a server. Metric names and labels never change, because users' dashboards and alerts depend
+// on them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an unlimited
+// number of values).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(scrape{s})
@@ -91,14 +91,14 @@ func (s *Server) Endpoints() plugin.Metrics {
 	}
 }
 
-// CountReset counts a reset or erasure of a device, with the resource, the name of the method and the duration.
+// CountReset counts a device's reset or erasure, with the resource, the method name and the duration.
 func (s *Server) CountReset(resource, method string, took time.Duration, err error) {
 	s.resets.WithLabelValues(resource, method, result(err)).Inc()
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result returns the label for the result of an action. The label does not contain the text of the error, because a label must
-// have a limited number of values.
+// result returns the label for an action's result. The label does not contain the error text, because a label must have a limited
+// number of values.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -112,16 +112,16 @@ func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// scrape creates the metrics of the present state at each scrape. If the values were updated at each change instead, a
-// missed change would leave a wrong value.
+// scrape generates metrics for the current state on each scrape. If each change updated the values instead, a missed change would
+// leave a wrong value.
 type scrape struct{ *Server }
 
-// desc describes a metric that is created at each scrape.
+// desc describes a metric that is generated on each scrape.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("metalplug_"+name, help, labels, nil)
 }
 
-// Metrics that are created at each scrape.
+// These metrics are generated on each scrape.
 var (
 	devicesDesc   = desc("devices", "Number of offered devices, by the health that the kubelet sees.", "resource", "health")
 	healthDesc    = desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device")
@@ -144,7 +144,7 @@ var (
 // Describe does not send any metrics, so that the registry accepts all metrics that Collect sends.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends the metrics of the present state.
+// Collect sends the metrics for the current state.
 func (s scrape) Collect(to chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
@@ -188,7 +188,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// collect creates the metrics of one device.
+// collect generates one device's metrics.
 func (s scrape) collect(gauge func(desc *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []api.Pod) {
 	shown := NewDevice(d, nil)
 	id, resource := shown.ID, cmp.Or(d.Resource, d.Taker)
@@ -220,8 +220,8 @@ func boolValue(is bool) float64 {
 	return 0
 }
 
-// TimeReleases measures the time from the release of a device until the device is offered again. TimeReleases calls the function
-// ready once, and runs until ctx ends. The error is always nil.
+// TimeReleases measures the time from a device's release until the device is offered again. TimeReleases calls the function ready
+// once, and runs until ctx ends. The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
 	released := make(releases)

@@ -87,7 +87,7 @@ func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	send(w, d)
 }
 
-// device returns the present state of a device. The error is [inventory.ErrUnknownDevice] if there is no such device.
+// device returns a device's current state. The error is [inventory.ErrUnknownDevice] if there is no such device.
 func (s *Server) device(id string) (api.Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
@@ -102,7 +102,7 @@ func unknown(name string) error {
 	return fmt.Errorf("%s: %w; to see all devices: metalplugctl list --all", name, inventory.ErrUnknownDevice)
 }
 
-// countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second from all
+// countLifetime is how long an answer from the kubelet is reused. The kubelet accepts at most 100 requests per second from all
 // its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go). Clients must not use up this limit,
 // because metalplugd also needs answers to its own requests.
 const countLifetime = time.Second
@@ -129,7 +129,8 @@ func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]stri
 
 // sendKubelet sends the kubelet's count of devices.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	// The request to the kubelet goes on if this client disconnects, because other clients may be waiting for the same answer.
+	// The request to the kubelet continues even if this client disconnects, because other clients may be waiting for the same
+	// answer.
 	ids, err := s.counted.get(func() (map[string][]string, error) {
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})

@@ -29,7 +29,7 @@ type Links struct {
 	reading sync.Map // functions whose link speed is being read
 }
 
-// linkTimeout is how long a request waits until the link speeds are read.
+// linkTimeout is how long a request waits for the link speeds to be read.
 const linkTimeout = time.Second
 
 // speeds returns the link speed of each function, by path. speeds does not read a link speed while an earlier read of the same

@@ -130,8 +130,9 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// addState adds states from the inventory and from the kubelet to the result of an inspection. After a change of the hardware or
-// the configuration, these states are old until the inventory has inspected the device, and the verdict says so.
+// addState adds states from the inventory and from the kubelet to the result of an inspection. After a change to the hardware or
+// the configuration, these states are out of date until the inventory has inspected the device. In that case, the verdict says
+// so.
 func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
@@ -159,8 +160,8 @@ func (q *question) addState(e device.Explained) api.Explanation {
 	return x
 }
 
-// conclude adds a device's state and the verdict. The state may have a cause that an inspection does not show, such as an
-// event, an error counter, a cordon or frequent changes of health.
+// conclude adds a device's state and the verdict. The state may have a cause that an inspection does not show, such as an event,
+// an error counter, a cordon or frequent health changes.
 func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
@@ -264,7 +265,7 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 	if err != nil {
 		return "", err
 	}
-	if rule.Class == &device.NVMe { // without a pattern, the resource would offer and erase all unused disks of the node
+	if rule.Class == &device.NVMe { // without a pattern, the resource would offer and erase all unused disks on the node
 		rule.Match = map[string]string{device.IDProperty: e.Device.ID}
 	}
 	return inTOML(rule), nil

@@ -24,7 +24,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	// The last state may be slightly out of date. An old state does no harm, because metalplugd checks each device when it prepares
 	// the claim.
 	now := *d.state.Load()
-	if now.devices == nil { // before the first answer of metalplugd
+	if now.devices == nil { // before metalplugd's first answer
 		var err error
 		if now, err = d.fetch(ctx); err != nil {
 			return nil, err
@@ -49,8 +49,8 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return answer, nil
 }
 
-// prepare passes a claim to metalplugd, together with the devices of this node that the scheduler has chosen for the claim. If the
-// claim is invalid, metalplugd records the reason for "metalplugctl doctor", and refuses the claim.
+// prepare passes a claim to metalplugd, together with the devices on this node that the scheduler has chosen for the claim. If
+// the claim is invalid, metalplugd records the reason for "metalplugctl doctor", and refuses the claim.
 func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	var devices []kubeletplugin.Device
 	ask := api.Claim{Namespace: claim.Namespace, Name: claim.Name}
@@ -101,8 +101,8 @@ func (d *driver) recordFailure(claims []*drapb.Claim, reason error) {
 	}
 }
 
-// UnprepareResourceClaims releases the devices of claims. UnprepareResourceClaims does not wait until the devices are cleaned up,
-// so the pod can end without delay.
+// UnprepareResourceClaims releases the claims' devices. It does not wait until the devices have been cleaned up, so the pod can
+// end without delay.
 func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	answer := make(map[types.UID]error)
 	for _, claim := range claims {

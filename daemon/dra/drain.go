@@ -24,7 +24,8 @@ const (
 	// drainInterval is how often drain checks the number of requests in progress. The interval also leaves time to send the last
 	// answer.
 	drainInterval = 5 * time.Millisecond
-	// stopLimit is how long a stopping driver still repeats requests. After this, there is time to send the last answers.
+	// stopLimit is how long a stopping driver goes on repeating requests. After this limit, there is still time to send the last
+	// answers.
 	stopLimit = 8 * time.Second
 	// requestLimit is the maximum duration of a request, with its repetitions. The kubelet waits 45 s for the answer
 	// (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). metalplugd answers within 40 s, if it is running.
@@ -46,9 +47,9 @@ type requests struct {
 // intercept counts a request while it is in progress. intercept repeats a request to prepare claims while the API server or
 // metalplugd does not answer. If intercept returned an error immediately, the kubelet would wait for 60 to 90 s before it repeats
 // the request (kubernetes/kubernetes#139836). If the claim does not exist, was replaced or is not allocated, intercept does not
-// repeat the request. If the driver uses the identity of the node, the API server answers Forbidden for a claim that does not
-// exist. Forbidden may also be a temporary answer, so intercept repeats the request after Forbidden. If the API server or
-// metalplugd hangs, intercept ends the request before the kubelet does. The pod then gets an event with the cause.
+// repeat the request. If the driver uses the node's identity, the API server answers Forbidden for a claim that does not exist.
+// Forbidden may also be a temporary answer, so intercept repeats the request after Forbidden. If the API server or metalplugd
+// hangs, intercept ends the request before the kubelet does. The pod then gets an event with the cause.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
@@ -78,7 +79,7 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 
 // drain blocks until no request is in progress, for at most 10 s. A package upgrade restarts metalplugd and the driver, so a
 // request may be waiting for metalplugd. drain must be called once. Without drain, the library would close its connections
-// immediately. A pod with a request in progress would then get an event that its devices cannot be prepared.
+// immediately. A pod with a request in progress would then get an event that says that its devices cannot be prepared.
 func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
 	time.AfterFunc(stopLimit, func() { close(r.stop) })

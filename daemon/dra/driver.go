@@ -39,7 +39,7 @@ const (
 	// syncDelay is the time until the controller restores a ResourceSlice that another client has changed. The kubelet deletes
 	// all slices of its node when it starts. The library's default would leave the node without devices for 30 s.
 	syncDelay = 5 * time.Millisecond
-	// watchLag is how long the controller remembers its own writes while the watch does not show them. If the watch takes longer,
+	// watchLag is how long the controller remembers its own writes that the watch has not shown yet. If the watch takes longer,
 	// the controller writes a slice twice. If a slice is deleted before the watch has shown the slice, the slice stays missing
 	// for this time.
 	watchLag = time.Second
@@ -53,7 +53,7 @@ const (
 	retryInterval = 500 * time.Millisecond
 )
 
-// noList is the reason for the operator while the library waits for the list of ResourceSlices.
+// noList is the reason that the operator sees while the library waits for the list of ResourceSlices.
 const noList = "the ResourceSlices are not written: the API server does not list them"
 
 // Options configures the driver. Every field except Listen must be set.
@@ -65,13 +65,13 @@ type Options struct {
 	// Listen returns the socket that systemd passed for a path, or nil if there is none.
 	Listen func(ctx context.Context, path string) (net.Listener, error)
 	Log    *slog.Logger
-	// Note reports a problem with the cluster to the operator. An empty text means that there is no problem any more. Run also
-	// calls Note after each value from Used, because the identity of the driver may have been renewed.
+	// Note reports a problem with the cluster to the operator. An empty text means that the problem is over. Run also calls Note
+	// after each value from Used, because the driver's identity may have been renewed.
 	Note func(problem string)
 	Used chan struct{} // has a buffer of one, which is filled after each request to the API server
 }
 
-// The library serves the health of devices only if the driver implements this interface.
+// The library serves device health only if the driver implements this interface.
 var _ health.DRAResourceHealthServer = (*driver)(nil)
 
 type driver struct {
@@ -84,7 +84,7 @@ type driver struct {
 	unwritten atomic.Value          // reason why the last attempt to write the slices failed, or "" or nil if there is no reason
 }
 
-// queue is the queue of the controller. queue reports each successful attempt to write the slices.
+// queue is the controller's queue. queue reports each successful attempt to write the slices.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
 	d *driver
@@ -97,8 +97,8 @@ func (q queue) Forget(pool string) {
 }
 
 // Run serves the kubelet and publishes the devices until ctx ends or a part fails. Run returns the cause. Run calls ready when
-// the kubelet can connect. When Run has returned, the ResourceSlices remain. The kubelet removes the slices if no driver connects
-// within 30 s.
+// the kubelet can connect. After Run returns, the ResourceSlices remain. The kubelet removes them if no driver connects within 30
+// s.
 func Run(ctx context.Context, o Options, ready func()) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -217,9 +217,9 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	}
 }
 
-// control starts the controller that writes the ResourceSlices. The controller reads the UID of the Node when it starts. control
-// blocks until the API server has listed the slices of the node, or ctx ends. The library repeats a failed list without an error,
-// so control first lists the slices itself. control returns an error if this list fails or takes longer than listLimit. If the
+// control starts the controller that writes the ResourceSlices. The controller reads the Node's UID when it starts. control
+// blocks until the API server has listed the node's slices, or ctx ends. The library repeats a failed list without an error, so
+// control first lists the slices itself. control returns an error if this list fails or takes longer than listLimit. If the
 // library's list takes longer, control reports the problem, and the library continues.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
 	own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + d.Node, ResourceVersion: "0", TimeoutSeconds: new(int64(listLimit.Seconds()))}
@@ -254,10 +254,10 @@ type features struct {
 	taints    bool   // whether the API server stores taints
 }
 
-// checkFeatures returns the current answer of the API server. Without the feature gates DRAConsumableCapacity and
-// DRADeviceTaints, an API server drops the fields for sharing and the taints. The scheduler would then give a shared device to one
-// claim, or give an Unhealthy device to a claim. checkFeatures creates a slice in a dry run, which changes nothing. If the API
-// server does not answer, its last answer still applies, and checkFeatures must be called again.
+// checkFeatures returns the API server's current answer. Without the feature gates DRAConsumableCapacity and DRADeviceTaints, an
+// API server drops the fields for sharing and the taints. The scheduler would then give a shared device to only one claim, or
+// give a claim an Unhealthy device. checkFeatures creates a slice in a dry run, which changes nothing. If the API server does not
+// answer, its last answer still applies, and checkFeatures must be called again.
 func (d *driver) checkFeatures(ctx context.Context, last features) features {
 	if last.current {
 		return last

@@ -34,7 +34,7 @@ func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc
 	}
 }
 
-// statuses maps the health of a device to the kubelet's term.
+// statuses maps a device's health to the kubelet's term.
 var statuses = map[string]health.HealthStatus{"Healthy": health.HealthStatus_HEALTHY, "Unhealthy": health.HealthStatus_UNHEALTHY}
 
 // healthOf returns the health of the devices that claims can get or hold. After serve has changed to "plugin", a claim still holds

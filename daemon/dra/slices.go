@@ -28,7 +28,7 @@ const (
 	taintUnhealthy = DriverName + "/unhealthy"
 )
 
-// state contains the devices from an answer of metalplugd, prepared for the ResourceSlices.
+// state contains the devices from one of metalplugd's answers, prepared for the ResourceSlices.
 type state struct {
 	devices map[string]api.Device // keys are names; includes devices that no claim can get
 	claimed map[string]int64      // maps a device that claims can get to the number of claims that may hold it at the same time
@@ -57,7 +57,7 @@ func newState(resources []api.Resource, devices []api.Device) state {
 }
 
 // layout contains the names of the devices in each ResourceSlice. A device stays in its slice, so that only one slice must be
-// written if the device changes.
+// rewritten if the device changes.
 type layout [][]string
 
 // place removes and adds devices so that the slices contain exactly the keys of names. place keeps at least one slice, because a
@@ -99,7 +99,7 @@ func (l layout) pool(s state) resourceslice.Pool {
 }
 
 // newDevice returns the entry for a device in a ResourceSlice. If the device has several shares, several claims may hold it at
-// the same time. A request consumes one share, unless the request names another number (KEP-5075).
+// the same time. A request consumes one share, unless the request specifies another number (KEP-5075).
 func newDevice(name string, d api.Device, shares int64) resourceapi.Device {
 	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
 	if d.Size > 0 {
@@ -140,7 +140,7 @@ func taints(d api.Device) []resourceapi.DeviceTaint {
 	return append(all, t)
 }
 
-// attributes returns the attributes of a device. An attribute name without a domain belongs to the domain of the driver.
+// attributes returns a device's attributes. An attribute name without a domain belongs to the driver's domain.
 func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	all := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute)
 	root, above := place(d.SysPath)
@@ -148,7 +148,7 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 		"id": d.ID, "class": d.Class, "resource": d.Resource, "model": d.Model, "serial": d.Serial, "wwid": d.WWID, "switch": above,
 		"resource.kubernetes.io/pcieRoot": root, "resource.kubernetes.io/pciBusID": d.PCI,
 	} {
-		// A text that is too long is omitted and not shortened, because two devices could have the same shortened text.
+		// A text that is too long is omitted rather than shortened, because two devices could have the same shortened text.
 		if text = strings.TrimSpace(text); text != "" && len(text) <= resourceapi.DeviceAttributeMaxValueLength {
 			all[name] = resourceapi.DeviceAttribute{StringValue: &text}
 		}
@@ -180,9 +180,8 @@ func place(path string) (root, above string) {
 // nameLen is the maximum length of a device name, which is a DNS label (RFC 1123).
 const nameLen = 63
 
-// assignNames assigns each device a name for the ResourceSlices. The names are the keys of the result. The name of a device is
-// its ID, converted to a DNS label. If the label is too long, or is the same as that of another device, a hash of the ID is
-// appended.
+// assignNames assigns each device a name for the ResourceSlices. The names are the keys of the result. A device's name is its ID,
+// converted to a DNS label. If the label is too long, or is the same as that of another device, a hash of the ID is appended.
 func assignNames(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {

@@ -55,9 +55,9 @@ func Decode[T any](message []byte) (v T, err error) {
 	return *new(T), fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
-// Answer handles a request and returns the answer. The context ends when the peer no longer waits. The parameter pid is the
-// process that sends the request (SO_PEERCRED in unix(7)). If the program runs as a child process (see [Direct]), pid is the
-// parent process. The parameter is 0 if the process is in another PID namespace.
+// Answer handles a request and returns the answer. The context ends when the peer stops waiting. The parameter pid is the process
+// that sends the request (SO_PEERCRED in unix(7)). If the program runs as a child process (see [Direct]), pid is the parent
+// process. The parameter is 0 if the process is in another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
 // Serve reads one request from standard input and answers it. Serve blocks until it has sent the answer. If the peer must not be
@@ -93,7 +93,7 @@ func serve(fd int, answer Answer) error {
 }
 
 // hungUp reports whether the peer has closed or shut down its end of the socket, or whether fd is closed. The parameter timeout
-// is the maximum waiting time, in milliseconds. With -1, hungUp waits without a limit.
+// is the maximum waiting time, in milliseconds. With -1, hungUp waits indefinitely.
 func hungUp(fd, timeout int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

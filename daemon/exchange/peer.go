@@ -24,8 +24,8 @@ const libexec = "/usr/libexec/metalplug"
 // sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the name of the configuration file that the parent process has passed. Without such a name, ConfigFile
-// returns the parameter "standard".
+// ConfigFile returns the name of the configuration file that the parent process has passed. If the parent has passed none,
+// ConfigFile returns the parameter "standard".
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -93,7 +93,7 @@ func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// connect connects to the program and returns the descriptor of the socket, which is in blocking mode.
+// connect connects to the program and returns the socket's descriptor, which is in blocking mode.
 func (p Peer) connect() (fd int, err error) {
 	if p.Socket == Direct {
 		return p.start()

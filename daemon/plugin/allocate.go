@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is the error for a device ID that this resource does not have. The kubelet must have got the ID from the list of
-// another plugin.
+// errUnknown is the error for a device ID that this resource does not have. The kubelet must have got the ID from another
+// plugin's list.
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, pick also
@@ -96,7 +96,7 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 	return nil
 }
 
-// answer returns the response for a container that uses these devices. The response contains either the nodes of the devices or
+// answer returns the response for a container that uses the given devices. The response contains either the devices' nodes or
 // their CDI names. For bundles, the response contains the nodes, names and variables of all members, and an annotation that lists
 // the members of each bundle.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
@@ -162,8 +162,7 @@ func (g memberGroup) env() map[string]string {
 	return env
 }
 
-// expand returns the values of a template for these devices, joined by commas. A template without braces is returned
-// unchanged.
+// expand returns a template's values for the given devices, joined by commas. A template without braces is returned unchanged.
 func expand(template string, devices []*inventory.Status) string {
 	var values []string
 	for _, d := range devices {
@@ -188,7 +187,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
-// nodesPresent returns an error if any node of the devices does not exist.
+// nodesPresent returns an error if any of the devices' nodes does not exist.
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {
@@ -212,8 +211,8 @@ func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	return names, nil
 }
 
-// Give returns the same allocation as Allocate for a container that uses these devices of a resource. The error says why the
-// container cannot have the devices.
+// Give returns the same allocation as Allocate for a container that uses the given devices from a resource. The error says why
+// the container cannot have the devices.
 func Give(r Resource, host *device.Host, devices []*inventory.Status) (api.Allocation, error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {

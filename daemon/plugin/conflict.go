@@ -30,11 +30,11 @@ import (
 // pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as any
 // stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// After each event from another plugin, an endpoint therefore asks the kubelet which devices the kubelet counts. If the resource
-// must yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name,
-// the endpoint holds the resource back instead of registering it. If the other plugin registered after the endpoint did, the
-// endpoint keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when the other plugin
-// has ended.
+// After each event from another plugin, an endpoint therefore asks the kubelet which devices it counts. If the resource must
+// yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name, the
+// endpoint holds the resource back instead of registering it. If the other plugin registered after the endpoint did, the endpoint
+// keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when the other plugin has
+// ended.
 const (
 	// minQueryInterval is the minimum time between an answer and the next query.
 	minQueryInterval = 100 * time.Millisecond
@@ -76,7 +76,7 @@ type conflict struct {
 // hold contains what the endpoint knows about the other plugin while the resource is held back.
 type hold struct {
 	kubelet identity
-	// restarted is set if the kubelet has restarted and has not counted devices of the other plugin since then.
+	// restarted is set if the kubelet has restarted and has not counted the other plugin's devices since then.
 	restarted      bool
 	rival          int       // number of the newest plugin when the hold began, or 0; this is probably the other plugin
 	ended          int       // number of plugins that have ended so far

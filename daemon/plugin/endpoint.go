@@ -5,7 +5,7 @@
 //
 // For an endpoint, an event means only that something may have changed. After each event, the endpoint checks its own socket,
 // kubelet.sock, the open stream and the last registration. The endpoint then performs the steps that are still necessary. A lost,
-// repeated or late event therefore does no harm. The endpoint also makes this check periodically, without an event.
+// repeated or late event therefore does no harm. The endpoint also performs this check periodically, without an event.
 package plugin
 
 import (
@@ -64,7 +64,7 @@ type Resource struct {
 	Optional    bool   // register the resource only after it has had a device
 	Yields      bool   // do not register while another plugin serves the name
 	Variable    string // environment variable that contains the IDs of a container's devices
-	// further variables; {id}, {pci} and {node} in them are replaced with values of the devices
+	// further variables; {id}, {pci} and {node} in them are replaced with the devices' values
 	Env map[string]string
 	// CDI returns the CDI names of devices. CDI returns an error if the container runtime would not find these names. Allocate
 	// calls CDI. If CDI is nil, containers get device nodes instead.
@@ -95,9 +95,9 @@ type Endpoint struct {
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked keeps an endpoint's connection open if the endpoint ends while its resource is held back.
 	Parked *Parked
-	// Before is the time when the last endpoint of the resource registered or ended. Before is zero if there was no endpoint. The
-	// last endpoint may have belonged to another process. A kubelet that was already running then must first process the end of
-	// that endpoint.
+	// Before is the time when the resource's last endpoint registered or ended. Before is zero if there was no endpoint. The last
+	// endpoint may have belonged to another process. A kubelet that was already running then must first process the end of that
+	// endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
@@ -109,7 +109,7 @@ type Endpoint struct {
 	kubelet  registration
 }
 
-// Status returns the registration state of the endpoint.
+// Status returns the endpoint's registration state.
 func (e *Endpoint) Status() api.Registration {
 	s := e.lastStatus()
 	if s.Connected = s.Held == "" && e.streams.client() != nil; s.Connected {
@@ -186,7 +186,7 @@ func (e *Endpoint) awaitFirstDevice() <-chan struct{} {
 	return changed
 }
 
-// converge performs the missing steps until the kubelet knows the endpoint's devices. The result is the time until a check
+// converge performs the missing steps until the kubelet knows the endpoint's devices. The result is the time until the next check
 // without an event, or 0 if no such check is necessary.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
@@ -244,7 +244,7 @@ func noKubeletError(path string) error {
 	return fmt.Errorf("find %s: the file is not a socket", path)
 }
 
-// complain logs an error once, instead of at every attempt. The error stays in the status until the kubelet knows the resource.
+// complain logs an error only once, and not on every attempt. The error stays in the status until the kubelet knows the resource.
 // A missing directory is logged only at level info, because the kubelet creates the directory at its first start.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()

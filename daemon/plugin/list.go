@@ -27,9 +27,8 @@ func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatc
 	return list, all - len(list.Devices)
 }
 
-// list returns the devices for the kubelet, one for each share. If at least one device of the resource has no NUMA node, the list
-// omits the NUMA nodes of all devices, because the kubelet would otherwise never allocate that device under a strict topology
-// policy.
+// list returns the devices for the kubelet, one for each share. If any of the resource's devices has no NUMA node, the list omits
+// the NUMA nodes of all devices, because the kubelet would otherwise never allocate that device under a strict topology policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {
@@ -61,9 +60,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdatedIDs returns the IDs under which pods hold a device, but which the resource no longer has after a change of the number
-// of shares. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods would
-// otherwise share it than its present pods expect.
+// outdatedIDs returns the IDs under which pods hold a device, but which the resource no longer has after its number of shares has
+// changed. Until the device is free, these IDs stay in the list and no other pod gets the device, because more pods would
+// otherwise share it than its current pods expect.
 func (r *Resource) outdatedIDs(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.HeldAs {

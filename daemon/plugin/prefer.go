@@ -26,8 +26,8 @@ const (
 	nodeCost = 1 << 32
 )
 
-// newTree returns the tree for the devices of an offer, and the index of each device in the offer by ID. For 10,000 devices,
-// newTree takes some milliseconds. If flat is set, all devices are at the same place in the tree, so their distances do not matter.
+// newTree returns the tree for an offer's devices, and the index of each device in the offer by ID. For 10,000 devices, newTree
+// takes a few milliseconds. If flat is set, all devices are at the same place in the tree, so their distances do not matter.
 func newTree(offer *inventory.Offer, flat bool) (root *bundle.Node, index map[string]int) {
 	index = make(map[string]int, len(offer.Devices))
 	at := make([]bundle.Place, len(offer.Devices))
@@ -48,7 +48,7 @@ type request struct {
 }
 
 // choice is the cheapest set of a certain number of shares. choice combines either two smaller choices, or one share and a choice
-// with one share less.
+// with one share fewer.
 type choice struct {
 	cost  int64 // noChoice if there is no choice with this number of shares
 	share string

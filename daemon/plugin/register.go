@@ -131,7 +131,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	return streamLimit
 }
 
-// callRegister calls the kubelet's method Register over the connection.
+// callRegister calls the kubelet's Register method over the connection.
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()

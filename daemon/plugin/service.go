@@ -33,8 +33,7 @@ type service struct {
 // handshakes. With gRPC's default of 120 seconds, systemd would kill the daemon during this wait.
 const handshake = 5 * time.Second
 
-// newServer returns the endpoint's gRPC server. A panic in a call becomes an error of that call and does not end the
-// daemon.
+// newServer returns the endpoint's gRPC server. A panic in a call becomes that call's error and does not end the daemon.
 func (e *Endpoint) newServer() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(receiveSize),
@@ -65,7 +64,7 @@ func (e *Endpoint) recovered(method string, err *error) {
 }
 
 // options returns the plugin's options for the kubelet. These options always request PreStartContainer calls, in which the plugin
-// can still prevent the start of a container whose device is missing.
+// can still prevent a container from starting if its device is missing.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }

@@ -25,7 +25,7 @@ const (
 	// kubeletSocket is the name of the kubelet's registration socket in its device plugin directory
 	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
 	kubeletSocket = "kubelet.sock"
-	// socketPrefix is the prefix of the names of metalplug's sockets.
+	// socketPrefix is the prefix of metalplug's socket names.
 	socketPrefix = "mp-"
 )
 
@@ -62,8 +62,8 @@ func identityOf(path string, kind uint32) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile reports whether a and b identify the same file, even if the attributes of the file have changed. sameFile returns
-// false if both are zero.
+// sameFile reports whether a and b identify the same file, even if the file's attributes have changed. sameFile returns false if
+// both are zero.
 func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }
@@ -116,8 +116,8 @@ func (s *socket) drop() {
 }
 
 // removeStale removes the sockets that earlier processes left behind for a resource. A socket that accepts connections belongs to
-// a running process and is not removed. The lock of the directory does not show such a process if the directory was created or
-// replaced after that process had started.
+// a running process and is not removed. The lock on the directory does not reveal that process if the directory was created or
+// replaced after the process had started.
 func removeStale(dir, resource string) {
 	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // Glob fails only for an invalid pattern
 	for _, name := range names {

@@ -21,7 +21,7 @@ func (p *Probe) init() {
 	p.once.Do(func() { p.asked, p.ended = make(chan struct{}), make(chan struct{}) })
 }
 
-// Asked returns the channel that the loop must receive questions from. The loop answers a question by receiving it.
+// Asked returns the channel on which the loop must receive questions. Receiving a question counts as answering it.
 func (p *Probe) Asked() <-chan struct{} {
 	p.init()
 	return p.asked

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// unitPath lists the directories of the system manager's unit files, in order of precedence (systemd.unit(5), "System
+// unitPath lists the directories that contain the system manager's unit files, in order of precedence (systemd.unit(5), "System
 // Unit Search Path"). If /usr is not merged, /lib contains unit files too.
 var unitPath = []string{
 	"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",

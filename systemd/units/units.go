@@ -17,9 +17,9 @@ import (
 
 const (
 	// jobPollInterval is the time between two checks of the connection to systemd while Run waits for a job. A daemon-reexec
-	// drops the connection, so the signal for the end of the job may be lost.
+	// drops the connection, so the signal that reports the end of the job may be lost.
 	jobPollInterval = time.Second
-	// stopLimit is the maximum time for the request that stops a unit. Run sends this request after the deadline of ctx.
+	// stopLimit is the maximum time for the request that stops a unit. Run sends this request after ctx's deadline.
 	stopLimit = 2 * time.Second
 	// replace is the job mode that lets a job replace a queued job for the same unit.
 	replace = "replace"
@@ -79,7 +79,7 @@ func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 	return fmt.Errorf("run %s: %w", name, err)
 }
 
-// await waits until a job of systemd ends, and returns the result of the job (org.freedesktop.systemd1(5), JobRemoved).
+// await waits until a systemd job ends, and returns its result (org.freedesktop.systemd1(5), JobRemoved).
 func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string, err error) {
 	tick := time.NewTicker(jobPollInterval)
 	defer tick.Stop()

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Parse parses the text of a recording. An error contains the line number and says what was expected in that line.
+// Parse parses a recording's text. An error contains the line number and says what was expected on that line.
 func Parse(text []byte) (*Recording, error) {
 	p := parser{recording: &Recording{make(map[string]device), make(map[string]bool), newTree()}}
 	number := 0
@@ -34,7 +34,7 @@ func Parse(text []byte) (*Recording, error) {
 	return r, nil
 }
 
-// parser contains the state of the parser between two lines of a recording.
+// parser contains the parser's state between two lines of a recording.
 type parser struct {
 	recording  *Recording
 	path       string // path below /sys of the device in this block, or empty between blocks
@@ -217,7 +217,7 @@ func unescape(text string) (string, error) {
 	}
 }
 
-// quoteShort quotes an unexpected text, and shortens it so that it fits on one line of a log.
+// quoteShort quotes an unexpected text, and shortens it so that it fits on one log line.
 func quoteShort(text string) string {
 	const most = 60
 	if len(text) > most {

@@ -29,9 +29,9 @@ const (
 	attrDepth = 5
 )
 
-// Recorder writes recordings of a machine. The format is that of umockdev-record, with additional lines for files in /proc and
-// nodes in /dev, which begin with F. A Recorder needs no privileges, but if it does not run as root, the recording lacks the
-// files that only root can read.
+// Recorder writes recordings of a machine. The format is that of umockdev-record, with additional lines, which begin with F, for
+// files in /proc and nodes in /dev. A Recorder needs no privileges, but if it does not run as root, the recording lacks the files
+// that only root can read.
 type Recorder struct {
 	sysfs.Tree
 	Serials bool // whether to keep serial numbers and other identities instead of replacing them
@@ -39,7 +39,7 @@ type Recorder struct {
 	secrets secrets // identities that the recorder has found, or that were passed to Hide
 }
 
-// Hide makes the recorder mask the given texts in addition to the identities that it finds.
+// Hide makes the recorder mask the given strings in addition to the identities that it finds.
 func (r *Recorder) Hide(texts ...string) {
 	if r.secrets == nil {
 		r.secrets = make(secrets)
@@ -49,7 +49,7 @@ func (r *Recorder) Hide(texts ...string) {
 	}
 }
 
-// Mask replaces each recorded or hidden identity in a text, in the same way as in the recording.
+// Mask replaces each recorded or hidden identity in a text, just as the recording does.
 func (r *Recorder) Mask(text string) string {
 	if r.Serials {
 		return text
@@ -99,8 +99,8 @@ func (r *Recorder) writeDevice(text *strings.Builder, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// recordFiles adds to the recording what classes read outside sysfs. This includes the tables of mounts and swap space, the
-// reports of NVIDIA's driver, and NVIDIA's nodes, which udev does not know.
+// recordFiles adds to the recording what classes read outside sysfs. This includes the mount and swap tables, the NVIDIA driver's
+// reports, and NVIDIA's nodes, which udev does not know.
 func (r *Recorder) recordFiles(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -133,8 +133,7 @@ func (r *Recorder) recordFiles(text *strings.Builder, devices []udev.Device) {
 	}
 }
 
-// diskMounts returns the lines of mountinfo that are about block devices. No class needs the other lines, which would reveal
-// users' paths.
+// diskMounts returns the mountinfo lines for block devices. No class needs the other lines, which would reveal users' paths.
 func diskMounts(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {
@@ -153,8 +152,8 @@ func diskMounts(mountinfo string, devices []udev.Device) string {
 }
 
 // writeAttrs writes the attributes of a device, including those in subdirectories that are not devices themselves. The kernel
-// has no list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore,
-// writeAttrs reads every file for which isOmitted returns false. The kernel refuses to open an attribute that cannot
+// does not provide a list of attributes. A future class may need any attribute, and a recording cannot be extended later.
+// Therefore, writeAttrs reads every file for which isOmitted returns false. The kernel refuses to open an attribute that cannot
 // be read, even for root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
 func (r *Recorder) writeAttrs(text *strings.Builder, sysPath, below string, depth int) {
 	entries, err := os.ReadDir(r.Path(path.Join(sysPath, below)))
@@ -209,7 +208,7 @@ func writeAttr(text *strings.Builder, name, value string) {
 	fmt.Fprintf(text, "H: %s=%s\n", name, hex.EncodeToString([]byte(value)))
 }
 
-// escape is the inverse of unescape. The output of escape is the same as that of GLib's g_strescape.
+// escape is the inverse of unescape. Its output is the same as that of GLib's g_strescape.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -226,7 +225,7 @@ func escape(text string) string {
 	return b.String()
 }
 
-// secretSize is the minimum length of a masked identity, in bytes. A shorter identity could also be a part of unrelated words in
+// secretSize is the minimum length of a masked identity, in bytes. A shorter identity could also be part of unrelated words in
 // the text.
 const secretSize = 5
 
@@ -272,7 +271,7 @@ func (s secrets) attr(name, value string) {
 	}
 }
 
-// text adds the UUIDs that it finds in a report of NVIDIA's driver about a GPU.
+// text adds the UUIDs that it finds in the NVIDIA driver's report about a GPU.
 func (s secrets) text(content string) {
 	for line := range strings.Lines(content) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(key, "UUID") {
@@ -305,9 +304,9 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text that has the same form as value. pseudonym replaces digits with digits, letters with letters of
-// the same case, and hexadecimal text with hexadecimal text. All other characters remain, so the result is still a valid address,
-// UUID or file name.
+// pseudonym returns a random string that has the same form as value. pseudonym replaces digits with digits, letters with letters
+// of the same case, and hexadecimal text with hexadecimal text. All other characters remain, so the result is still a valid
+// address, UUID or file name.
 func pseudonym(value string) string {
 	letters := 26
 	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {

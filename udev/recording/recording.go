@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recording simulates the hardware of another machine from a text in the format of umockdev-record.
+// Package recording simulates another machine's hardware from a text in umockdev-record's format.
 //
 // A recording is a list of blocks, one for each device, separated by blank lines:
 //
@@ -19,8 +19,8 @@
 //	F: /proc/4242/                                     a directory there
 //
 // The other lines that udevadm exports (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information from the properties.
-// Parse ignores these lines. Parse also ignores DEVPATH, and the content of a node in a line N. Unlike in umockdev, a path may
-// also begin with /module/.
+// Parse ignores these lines. Parse also ignores DEVPATH, and a node's contents in a line N. Unlike in umockdev, a path may also
+// begin with /module/.
 //
 // The package does not invent data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the
 // tree. The package adds only the files and links that sysfs and udev derive from other data. These files and links are uevent,
@@ -49,7 +49,7 @@ type device struct {
 	text string // text of the block
 }
 
-// Devices returns the devices of the recording, with parents before their children.
+// Devices returns the recording's devices, with parents before their children.
 func (r *Recording) Devices() []udev.Device {
 	devices := make([]udev.Device, 0, len(r.devices))
 	for _, path := range r.paths() {
@@ -61,8 +61,8 @@ func (r *Recording) Devices() []udev.Device {
 // paths returns the paths of the devices, with parents before their children.
 func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
-// Write creates the tree of the recording in root/sys, root/dev and root/proc. Write creates the directory root if it does not
-// exist. The directory should be empty.
+// Write creates the recording's tree in root/sys, root/dev and root/proc. Write creates the directory root if it does not exist.
+// The directory should be empty.
 func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
 // Update replaces the tree below root, which r must have written there, with the tree of another recording. Update returns events

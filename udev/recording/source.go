@@ -23,18 +23,18 @@ import (
 )
 
 // quietPeriod is how long a file must be unchanged before it is read. An editor may save a file with several writes, and no event
-// shows which write is the last.
+// shows which write is the last one.
 const quietPeriod = 20 * time.Millisecond
 
-// maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices has about 20 MB.
+// maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices is about 20 MB in size.
 const maxText = 64 << 20
 
 // Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. A Source keeps only the
 // devices in memory. The tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of devices, that
 // directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
-	// If Listen rejects a saved file, it calls Warn with the reason and continues with the previous recording. Warn must be set
-	// before Listen is called.
+	// Listen calls Warn with the reason if it rejects a saved file. It then continues with the previous recording. Warn must be
+	// set before Listen is called.
 	Warn func(error)
 
 	file    string
@@ -55,8 +55,8 @@ func Open(file string) (_ *Source, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	// Open watches the directory, because editors replace the file with a new one. The watch starts before the first
-	// read, so that no save is missed.
+	// Open watches the directory, because editors replace the file with a new one. The watch starts before the first read, so
+	// that Open misses no save.
 	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 }
 
 // Listen updates the tree each time the file is saved, and sends events for the differences. If the file is removed, the tree
-// stays as it is.
+// stays unchanged.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	rest := time.NewTimer(quietPeriod) // the file may have been saved after Open
 	defer rest.Stop()
@@ -184,7 +184,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName returns the path of the copy of the recording's text.
+// copyName returns the path to the copy of the recording's text.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 //go:embed bundled/*.umockdev

@@ -23,7 +23,7 @@ import (
 )
 
 // identity reads a kubeconfig. If there is a token, the token replaces the identity in the kubeconfig. If a user is given, the
-// token impersonates this user. identity raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the default
+// token impersonates that user. identity raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the default
 // rate, it would take half a minute to write them. The parameters used and refused become fields of [transport].
 func identity(file, token, user string, used chan<- struct{}, refused *atomic.Bool) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
@@ -63,12 +63,12 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// describeIdentity returns a text for systemd's status line and the journal. The text contains the user of an identity, and
-// when the identity expires. If the identity itself shows that it is not valid on this node, flaw is the reason. Otherwise,
-// only the API server can check the identity.
+// describeIdentity returns a text for systemd's status line and the journal. The text names an identity's user and says when the
+// identity expires. If the identity itself shows that it is not valid on this node, flaw is the reason. Otherwise, only the API
+// server can check the identity.
 func describeIdentity(c *rest.Config, node string) (text, flaw string) {
 	if c.BearerTokenFile == "" {
-		files := rest.CopyConfig(c)  // in c itself, the content of the files would hide a renewed certificate
+		files := rest.CopyConfig(c)  // in c itself, the files' contents would hide a renewed certificate
 		_ = rest.LoadTLSFiles(files) // a later connection reports the error
 		if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
 			until, flaw := expiry(chain[0].NotAfter)
