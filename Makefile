@@ -23,12 +23,12 @@
 #                      cluster; writes a table and bench.json; needs root
 #   make bench-claims  measures only claims in a cluster; needs root
 #   make lint          runs gofumpt, vet, staticcheck and shellcheck
-#   make install       builds and installs the programs, units and pages; DESTDIR= is put before each path
+#   make install       builds and installs the programs, units and pages; DESTDIR= is prepended to each path
 #   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
 #   make packages-check  runs lintian and rpmlint, compares deb and rpm, and checks that a second build gives the same bytes
 #   make build-check   builds the packages on Debian 13 and Ubuntu 24.04, from a tarball and without a network; needs root
 #   make distributions-check  installs and purges the debs in a container of each Debian and Ubuntu release; needs root
-#   make source        makes source packages of the last commit for Debian and for rpm, into source/
+#   make source        makes source packages from the last commit for Debian and for rpm, into source/
 #   make source-check  builds the packages from the source packages without a network; needs root
 #   make sysext        makes images for systemd-sysext from dist/, into sysext/
 #   make repo          makes apt and dnf repositories from dist/ for a mirror, into repo/; KEY= signs them
@@ -46,12 +46,12 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 BENCHSTAT = golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.5.0
 
-# The tags of the packages. They omit libc's name services. They omit gRPC's traces, because their web page makes the
-# linker keep all methods of all types, a sixth of the program. They omit the HTTP/2 of net/http, which takes 0.4 MB in
-# each of two programs: the control socket uses HTTP/1.1, and gRPC has its own HTTP/2.
+# The packages' build tags. They omit libc's name services. They omit gRPC's traces, because the traces' web page makes the
+# linker keep all methods of all types, which make up a sixth of the program. They omit net/http's HTTP/2, which takes 0.4 MB
+# in each of two programs. The control socket uses HTTP/1.1, and gRPC has its own HTTP/2.
 TAGS = netgo,osusergo,grpcnotrace,nethttpomithttp2
 
-# The time in the packages. It is the same for all packages of one run of make.
+# The timestamp in the packages. It is the same for all packages in one run of make.
 SOURCE_DATE_EPOCH ?= $(shell packaging/epoch.sh)
 SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 export SOURCE_DATE_EPOCH
@@ -61,13 +61,13 @@ export GOTOOLCHAIN ?= auto
 
 PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
 
-# The programs of the packages. The source packages do not have the modules of metalplug-dra.
+# The programs in the packages. The source packages do not contain metalplug-dra's modules.
 PACKAGED = $(PROGRAMS) metalplug-dra
 
-# The programs with privileges are built without libudev.
+# The privileged programs are built without libudev.
 HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 
-# The older releases of Kubernetes that the nightly tests also run with.
+# The older Kubernetes releases that the nightly tests also cover.
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
@@ -89,7 +89,7 @@ dra: dra-program
 dra-program:
 	$(DRA) build -trimpath -tags '$(TAGS)' -ldflags '-s -w -X main.version=$(VERSION)' -o ../../bin/ ./metalplug-dra
 
-# The cluster has the same flags, so that both builds share the compiled packages.
+# The cluster uses the same flags, so that both builds share the compiled packages.
 dra-sanity:
 	cd integration/dra-sanity && $(GO) build $(KUBERNETES) -o ../../bin/ .
 
@@ -111,18 +111,18 @@ integration-night: integration-releases
 	$(MAKE) cluster-night
 	$(MAKE) packages-check source-check sysext-check build-check distributions-check
 
-# Kubernetes is compiled without debug information, which the linker would omit, and without inlining. Each saves a fifth of
-# the time. All commands need the same flags, or they compile everything again. The tests have -vet=off, which saves another sixth. make
-# lint runs vet.
+# Kubernetes is compiled without debug information, which the linker would omit, and without inlining. Each of these saves a
+# fifth of the time. All commands need the same flags. Otherwise, they recompile everything. The tests use -vet=off, which
+# saves another sixth. make lint runs vet.
 KUBERNETES = '-gcflags=all=-dwarf=false -l'
 
-# Each release of Kubernetes has its own go.mod file. The folder is a separate module, because of its dependencies.
-# RUN='^$$' only builds.
+# Each Kubernetes release has its own go.mod file. The folder is a separate module because of its dependencies. RUN='^$$'
+# only builds.
 RUN ?= .
 devicemanager: build
 	cd integration/devicemanager && $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
 
-# Here the daemon has the race detector, so the tests measure times only with the newest release.
+# Here, the daemon runs with the race detector, so the tests measure times only with the newest release.
 release-%: build
 	CGO_ENABLED=1 $(GO) build -race -tags '$(TAGS)' -o bin/race/ ./cmd/metalplugd
 	cd integration/devicemanager && METALPLUGD=../../bin/race/metalplugd \
@@ -131,8 +131,9 @@ release-%: build
 integration-releases: devicemanager $(RELEASES:%=release-%)
 	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
 
-# The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes. The flags are
-# those of devicemanager, so that both share the compiled packages. GOGC=400 saves a tenth of the time, and needs more memory.
+# Each Kubernetes release's programs are one file in bin/cluster. The first build of a release takes minutes. The flags are
+# the same as for devicemanager, so that both share the compiled packages. GOGC=400 saves a tenth of the time, but needs more
+# memory.
 RELEASE ?= v1.36
 HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
 define kubernetes-program
@@ -208,9 +209,9 @@ words:
 vulncheck:
 	$(GO) run $(GOVULNCHECK) ./...
 
-# The number of machines that run at a time. Each keeps one processor busy.
+# The number of machines that run at the same time. Each keeps one processor busy.
 MACHINES ?= 2
-# Only the nightly run has the steps in LATER and the additional machines in NIGHT. The test of the package also covers hotplug,
+# Only the nightly run has the steps in LATER and the additional machines in NIGHT. The package's test also covers hotplug,
 # erasure and a reboot, and the real device manager is tested on the host.
 LATER ?= TestHardware/^(drives_come_and_go_.*|a_storm_of_events_changes_nothing|metalplugd_restarts|the_machine_reboots)$$|TestTurnover/^(what_a_pod_leaves_is_erased_(by_discard|by_format|for_the_next)|the_helper_is_killed_while_the_drive_formats)$$|TestInstall/^(format|discard|at_rest|stopped|events_wait|state_cannot_be_written)$$
 VM ?= TestHardware|TestTurnover|TestInstall|TestUnits
@@ -260,12 +261,13 @@ packages:
 	VERSION='$(VERSION)' packaging/packages.sh dist $(PACKAGED)
 
 # CI sets ARCHES to its own architecture. The nightly run builds the other architecture and the source packages. lint has
-# compiled the same sources for both architectures. CI sets AGAIN to nothing, and leaves the second build to the nightly run too.
+# already compiled the same sources for both architectures. CI sets AGAIN to nothing, and also leaves the second build to the
+# nightly run.
 AGAIN ?= --again $(PACKAGED)
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist $(AGAIN)
 
-# Upgrades and removes the debs of this architecture in a container of each release. Needs root.
+# Upgrades and removes this architecture's debs in a container for each release. Needs root.
 SUITES ?= bookworm trixie jammy noble
 distributions-check: packages
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \

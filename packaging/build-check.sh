@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the packages of the last commit in a tree of each release, from a tarball, without git and without a network. Requires
-# root.
+# Builds the last commit's packages in a tree for each release, from a tarball, without git or a network. Requires root.
 #
 #   build-check.sh SUITE...
 #

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the packages that a task needs. Without root it prints the command that installs them.
+# Installs the packages that a task needs. Without root, it prints the command that installs them.
 #
 #   build-deps.sh build   a C compiler and libudev's header
 #   build-deps.sh lint    the same, and shellcheck
-#   build-deps.sh cluster  the same as build, and the programs of the nodes of integration/cluster
+#   build-deps.sh cluster  the same as build, and the programs on the nodes in integration/cluster
 #   build-deps.sh packages  tools to build deb and rpm, their linters, and the compilers of SELinux and AppArmor, for the
 #                           architectures in ARCHES (default: both)
-#   build-deps.sh --list TASK  prints the Debian packages of a task, one a line
+#   build-deps.sh --list TASK  prints the Debian packages for a task, one per line
 #   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; only on Debian
 #
 # integration/vm/image.sh installs the packages of the virtual machine.

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks built packages. It runs the linters, compares the files of deb and rpm, and installs and removes both. With
-# --again it also checks that a build in another place gives the same bytes.
+# Checks built packages. It runs the linters, compares the files of deb and rpm, and installs and removes both. With --again,
+# it also checks that a build in another place produces the same bytes.
 #
 #   check.sh DIRECTORY [--again PROGRAM...]
 #
@@ -14,7 +14,7 @@ dist=$(realpath "$1")
 shift
 # Maximum size of each installed package in KiB. If a package becomes smaller, lower its limit.
 declare -A installed=([metalplug]=32500 [metalplug-dra]=33000)
-# Maximum size of each program of metalplug in KiB, for amd64. Programs for arm64 are smaller.
+# Maximum size of each metalplug program in KiB, for amd64. Programs for arm64 are smaller.
 declare -A sizes=([metalplugd]=14650 [metalplugctl]=5850 [metalplug-unit]=4300 [metalplug-reset]=4250 [metalplug-holders]=2720)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -103,7 +103,7 @@ licences() {
 	ls "$docs"/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
 }
 
-# installs installs the rpms for this machine's architecture into an empty tree, verifies them, and removes them. With root
+# installs installs the rpms for this machine's architecture into an empty tree, verifies them, and removes them. With root,
 # it also runs their scripts.
 installs() {
 	local root=$work/root left
@@ -127,7 +127,7 @@ repositories() {
 	local root=$work/repo
 	local -a option
 	(umask 077 && packaging/repo.sh "$dist" "$root" && cp -a "$root" "$root.first") >/dev/null
-	sleep 1 # the dates in the indices have seconds
+	sleep 1 # the dates in the indices have a resolution of one second
 	packaging/repo.sh "$dist" "$root" >/dev/null
 	diff -r "$root.first" "$root" || bad 'a second run of repo.sh gives other indices'
 	[[ -z $(find "$root" ! -perm -444 -o -type d ! -perm -111) ]] || bad 'a file of the repository is not readable for all'

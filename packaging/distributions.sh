@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Tests the debs of metalplug and metalplug-dra in a container of each release with its own systemd: install, upgrade,
+# Tests the debs of metalplug and metalplug-dra in a container for each release with its own systemd: install, upgrade,
 # downgrade, remove and purge, and each of these on a system with a fault. Requires root.
 #
 #   distributions.sh OLDER NEWER SUITE...

@@ -19,7 +19,7 @@ trap 'rm -rf "$work"' EXIT
 if [ $# -gt 1 ]; then
 	cp "$2" "$work/metalplugctl"
 else
-	# The same flags as those of "make", so that nothing is compiled twice, even in another directory.
+	# These are the same flags as those of "make", so that nothing is compiled twice, even in another directory.
 	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,grpcnotrace,nethttpomithttp2 -o "$work/metalplugctl" ./cmd/metalplugctl
 fi
 

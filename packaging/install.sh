@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs everything but the SELinux module. The files of metalplug-dra are only installed if PROGRAMS has that program.
+# Installs everything but the SELinux module. metalplug-dra's files are installed only if PROGRAMS contains that program.
 #
 #   install.sh PROGRAMS DOCUMENTS ROOT
 #
-# PROGRAMS and DOCUMENTS are the directories that build.sh and docs.sh have filled. ROOT is put before each path.
+# PROGRAMS and DOCUMENTS are the directories that build.sh and docs.sh have filled. ROOT is prepended to each path.
 # ZSH is the directory of zsh's completions (default: /usr/share/zsh/site-functions).
 set -eu
 cd "$(dirname "$0")/.."

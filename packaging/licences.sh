@@ -33,7 +33,7 @@ directory() {
 # shellcheck disable=SC2086 # several words
 packages=$(go list -deps -f '{{if .Module}}{{.Dir}}{{end}}' ${PACKAGES:-./cmd/...})
 
-# files MODULE@VERSION PATTERN... prints the files in the directories of the module, from its root to the needed packages.
+# files MODULE@VERSION PATTERN... prints the files in the module's directories, from its root to the needed packages.
 files() {
 	local dir below pattern
 	dir=$(directory "$1")
@@ -53,7 +53,7 @@ files() {
 	done | sort
 }
 
-# spdx FILE prints the identifier of the licence in the file.
+# spdx FILE prints the identifier of the file's licence.
 spdx() {
 	local text
 	text=$(tr -s '[:space:]' ' ' <"$1")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the packages: for each architecture a deb and an rpm from one build of the programs.
+# Builds the packages: a deb and an rpm for each architecture, from one build of the programs.
 #
 #   packages.sh DIRECTORY PROGRAM...
 #
@@ -27,7 +27,7 @@ if [[ $VERSION != 0.0.0~* && -z ${MAINTAINER:-} ]]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Gives all files in the packages the same modes with any umask.
+# Gives all files in the packages the same modes, regardless of the caller's umask.
 umask 022
 
 # documents makes the files that all architectures share, including the SELinux module.
@@ -52,7 +52,7 @@ payload() {
 	cp "$work/sbom-dra-$1"/*.json "$tree/usr/share/doc/metalplug-dra/sbom/"
 }
 
-# deb ARCH SELECTION builds the deb of an architecture. -b also builds the packages for all architectures, -B does not.
+# deb ARCH SELECTION builds an architecture's deb. -b also builds the packages for all architectures, -B does not.
 deb() {
 	local tree=$work/deb-$1
 	payload "$1" deb
@@ -64,7 +64,7 @@ deb() {
 	cat "$work/sbom-$1/copyright" "$work/sbom-dra-$1/copyright" >>"$tree/debian/copyright"
 	VERSION=$VERSION MAINTAINER=$maintainer packaging/changelog.sh "$tree/debian"
 	# -d, because build-deps.sh has installed the build dependencies. One thread, because the number of threads changes the
-	# bytes. Not Ubuntu's default zstd, because apt of older systems cannot read it.
+	# bytes. Not Ubuntu's default, zstd, because apt on older systems cannot read it.
 	(cd "$tree" && DPKG_DEB_THREADS_MAX=1 DPKG_DEB_COMPRESSOR_TYPE=xz DEB_BUILD_OPTIONS=nocheck dpkg-buildpackage "$2" -d -us -uc "-a$1" >"$tree.log" 2>&1) || {
 		cat "$tree.log" >&2
 		return 1
@@ -72,7 +72,7 @@ deb() {
 	mv "$work"/*.deb "$work"/*.buildinfo "$out/"
 }
 
-# rpm ARCH SELECTION builds the rpm of an architecture. "all" also builds the package for all architectures.
+# rpm ARCH SELECTION builds an architecture's rpm. "all" also builds the package for all architectures.
 rpm() {
 	local machine tree=$work/rpm-$1
 	case $1 in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
@@ -114,9 +114,9 @@ for arch in ${ARCHES:-amd64 arm64}; do
 	done
 	selection=-B all=0
 done
-# dist may hold packages of one format only.
+# dist may contain packages in only one format.
 shopt -s nullglob
 (cd "$out" && sha256sum ./*.deb ./*.rpm ./*.json | sed 's| \./| |' >SHA256SUMS)
-if [[ -n ${KEY:-} ]]; then # the SBOMs too are signed by it
+if [[ -n ${KEY:-} ]]; then # this signature also covers the SBOMs
 	gpg --batch --yes --local-user "$KEY" --armor --detach-sign --output "$out/SHA256SUMS.asc" "$out/SHA256SUMS"
 fi

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the debs with dpkg --root, adds the files that an operator and a running node make, and purges the packages. The
-# tree must then be as before, users and groups included, and nothing outside of it may have changed. Requires root.
+# tree must then be as before, users and groups included, and nothing outside it may have changed. Requires root.
 #
 #   purge.sh PACKAGE.deb...
 #
@@ -114,7 +114,7 @@ for mount in var/lib/metalplug "${mounts[@]}"; do
 done
 plant "$target"
 package -r "${names[@]}"
-for name in "${names[@]}"; do # apt too may purge metalplug before metalplug-dra
+for name in "${names[@]}"; do # apt may also purge metalplug before metalplug-dra
 	package -P "$name"
 done
 # The state may be a mount. What is mounted elsewhere is not ours.

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes apt and dnf repositories out of packages, ready to be copied to a mirror. Packages of other versions in the
-# directory are kept, for a downgrade.
+# Makes apt and dnf repositories from packages, ready to be copied to a mirror. Packages of other versions in the directory
+# are kept, for a downgrade.
 #
 #   repo.sh PACKAGES DIRECTORY
 #
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-umask 022 # a mirror serves files that each user can read
+umask 022 # a mirror serves files that every user can read
 packages=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Runs the scripts of the rpms in an overlay of this machine, where no service runs: an install, an upgrade to the same
-# version, and a removal. Requires root. For metalplug-selinux, Debian's policy takes the place of the policy "targeted" of
-# Fedora and RHEL. SELinux itself is off.
+# version, and a removal. Requires root. For metalplug-selinux, Debian's policy stands in for the "targeted" policy of Fedora
+# and RHEL. SELinux itself is off.
 #
 #   rpm-scripts.sh METALPLUG.rpm METALPLUG-DRA.rpm
 #   rpm-scripts.sh METALPLUG-SELINUX.rpm
@@ -23,7 +23,7 @@ bad() {
 	exit 1
 }
 
-# package TEXT ARGUMENTS runs rpm, and compares the calls of systemd's helper with the text. If a script fails, rpm may only
+# package TEXT ARGUMENTS runs rpm, and compares the calls to systemd's helper with the text. If a script fails, rpm may only
 # print a warning.
 package() {
 	: >"$root/calls"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes the source packages of the last commit: one for Debian (3.0 quilt, with the Go modules as the component "vendor")
-# and one for rpm. Both build without a network. This script needs git, and a network or a filled module cache.
+# Makes source packages from the last commit: one for Debian (3.0 quilt, with the Go modules as the component "vendor") and
+# one for rpm. Both build without a network. This script needs git, and a network or a filled module cache.
 #
 #   source.sh DIRECTORY
 #

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes images for systemd-sysext(8) out of the debs, for systems with a read-only /usr: ARCHITECTURE/metalplug.raw. The
-# same debs give the same bytes.
+# Makes images for systemd-sysext(8) from the debs, for systems with a read-only /usr: ARCHITECTURE/metalplug.raw. The same
+# debs give the same bytes.
 #
 #   sysext.sh PACKAGES DIRECTORY
 #
@@ -26,8 +26,8 @@ image() {
 	# An extension has no /etc, so the built-in configuration applies. It needs no completions and no file for lintian.
 	rm -rf "${tree:?}/etc" "$tree"/usr/share/{lintian,bash-completion,zsh,fish}
 	mkdir "$tree/usr/lib/extension-release.d" "$tree"/usr/lib/systemd/system/{multi-user.target,metalplugd.service,metalplugd-control.socket}.d
-	# The image is for any distribution. The programs need glibc, libudev and systemd 249. systemd 255 and later reload at
-	# the merge.
+	# The image is for any distribution. The programs need glibc, libudev and systemd 249. systemd 255 and later reload
+	# during the merge.
 	cat >"$tree/usr/lib/extension-release.d/extension-release.metalplug" <<-END
 		ID=_any
 		ARCHITECTURE=$machine

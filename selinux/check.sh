@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Compares the rights of the domains with the lists in this script. Every right that is not in a list is a finding.
+# Compares the domains' rights with the lists in this script. Every right that is not in a list is a finding.
 #
 #   check.sh MODULE        links MODULE.pp into the policy of this distribution, and checks the result
 #   check.sh --policy FILE checks a binary policy, such as /etc/selinux/targeted/policy/policy.33
@@ -19,7 +19,7 @@ die() {
 
 # The objects that a domain may change: class and types. A list may name types that a policy does not have.
 #
-# init_tmpfs_t is the type of systemd's own descriptors, which every daemon may inherit. The type with the name of the domain
+# init_tmpfs_t is the type of systemd's own descriptors, which every daemon may inherit. The type named after the domain
 # covers /proc/self and pipes. ?container_* and var_lib_t are the kubelet's directory.
 changes() {
 	cat <<-'END'
@@ -47,7 +47,7 @@ changes() {
 		echo "$domain fifo_file $domain init_t initrc_t"
 		echo "$domain chr_file null_device_t zero_device_t urandom_device_t random_device_t devtty_t console_device_t"
 		echo "$domain chr_file initrc_devpts_t" # of a service that has a terminal, in the base policy of refpolicy
-		# Connecting to a socket needs the right to write: the journal, the service manager.
+		# Connecting to a socket, such as the journal's or the service manager's, requires write permission.
 		echo "$domain sock_file devlog_t syslogd_runtime_t syslogd_var_run_t init_runtime_t init_var_run_t"
 		echo "$domain sock_file nscd_runtime_t nscd_var_run_t setrans_runtime_t setrans_var_run_t"
 	done
@@ -74,7 +74,7 @@ executes() {
 	done
 }
 
-# The capabilities of a domain, in all classes of capabilities.
+# A domain's capabilities, in all capability classes.
 capabilities() {
 	cat <<-'END'
 		metalplug_reset_t capability sys_admin
@@ -104,7 +104,7 @@ never() {
 	END
 }
 
-# The ioctls of a domain. A domain may use none, or only those in the module, by domain, target and class.
+# A domain's ioctls. A domain may use none, or only those in the module, by domain, target and class.
 xperms() {
 	cat <<-'END'
 		metalplug_reset_t fixed_disk_device_t chr_file
@@ -129,8 +129,8 @@ granted() {
 	((${#direct[@]} == 0)) || sesearch -A "${direct[@]}" -s metalplugd_domain "${@:2}" "$policy"
 }
 
-# dump DOMAIN writes all rules of a domain, one in each line: class, target, permissions. It omits rights that depend on a
-# boolean which is off (metalplug's boolean for the metrics socket, and the distribution's boolean for the terminals of all
+# dump DOMAIN writes all of a domain's rules, one on each line: class, target, permissions. It omits rights that depend on a
+# boolean that is off (metalplug's boolean for the metrics socket, and the distribution's boolean for the terminals of all
 # daemons). It also omits the one special right of metalplug_unit_t, to start and stop units, and that of metalplug_dra_t, to
 # connect to the API server.
 dump() {
@@ -139,7 +139,7 @@ dump() {
 	[[ -s $work/$1 ]] || die "$policy: $1 has no rule"
 }
 
-# rules DOMAIN CLASS PERMISSIONS prints the rules of a domain that give one of the permissions. Class "-" means all classes.
+# rules DOMAIN CLASS PERMISSIONS prints the domain's rules that grant one of the permissions. Class "-" means all classes.
 rules() {
 	awk -v c="$2" -v p="$3" 'BEGIN { n = split(p, want, ",") }
 		c == "-" || $1 == c { for (i = 3; i <= NF; i++) for (j = 1; j <= n; j++) if ($i == want[j]) { print; next } }' "$work/$1"

@@ -31,7 +31,7 @@ compile() {
 	local support=(/usr/share/selinux/devel/include/support/*.spt)
 	local macros=(m4 -s -D enable_mcs -D distro_redhat -D mls_num_sens=16 -D mls_num_cats=1024 -D mcs_num_cats=1024)
 	stand_ins >"$1/stand-ins.if"
-	# The Makefile of the headers has the same two steps.
+	# The headers' Makefile has the same two steps.
 	{
 		echo 'divert(-1)'
 		m4 "${support[@]}" "$1/stand-ins.if" "$1/metalplug.if" | sed 's/dollarsstar/$*/g'
