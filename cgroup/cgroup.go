@@ -94,7 +94,7 @@ func isUID(uid string) bool {
 	return len(digits) == 32 && isHex(digits)
 }
 
-// idLength is the length of a container ID in hexadecimal digits. The ID is 32 random bytes in containerd
+// idLength is the length of a container ID in hexadecimal digits. The ID consists of 32 random bytes in containerd
 // (internal/cri/util, GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
 const idLength = 64
 
@@ -197,7 +197,7 @@ const (
 	// watchDepth is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. The
 	// kubelet flag --cgroup-root adds such directories. Deeper cgroups usually belong to services and change all the time.
 	watchDepth = 2
-	// insideKubepods is passed as the depth for the parent cgroup of all pods, and for the cgroup of a QoS class.
+	// insideKubepods is passed as the depth for the parent cgroup of all pods, and for a QoS class's cgroup.
 	insideKubepods = -1
 )
 

@@ -35,8 +35,8 @@ func (a addresses) String() string {
 }
 
 // readDescriptors finds the devices that a thread has open, and adds them to the map "held". readDescriptors follows the links in
-// /proc/PID/fd to the open files, but does not read the text of the links. That text may be a path in another mount namespace or
-// the path of a deleted node.
+// /proc/PID/fd to the open files, but does not read the links' text. The text may be a path in another mount namespace or the
+// path of a deleted node.
 func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -284,7 +284,7 @@ func (l link) onlyPath() bool {
 	return flags&unix.O_PATH != 0
 }
 
-// look returns the identity of a file. If the file is a node of a wanted device, look also returns the number of the device.
+// look returns the identity of a file. If the file is a node of a wanted device, look also returns the device's number.
 // Otherwise, the number is zero. look neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.querying.Store(true)
@@ -369,8 +369,8 @@ func isKernelObject(l link) bool {
 // mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. Another process's fdinfo file
 // (proc_pid_fdinfo(5)) may be too large to read. This file contains a line for each lock and for each entry of an epoll
 // descriptor, and the kernel charges the memory for all lines to the reader. Therefore, mountID opens the same file with O_PATH
-// and reads the fdinfo of its own new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor
-// a file server (fs/open.c, do_dentry_open).
+// and reads the fdinfo of its own new descriptor, which does not have those lines. Opening a file with O_PATH calls neither a
+// driver nor a file server (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
 	fd, _ := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // if this fails, fd is -1, and the fdinfo file is not found
 	defer unix.Close(fd)

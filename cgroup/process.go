@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errThreads is the error for a pod's process if not all of its threads could be read.
+// errThreads is the error for a pod's process if some of its threads could not be read.
 var errThreads = errors.New("the process starts threads faster than they can be read")
 
 // scanner finds the devices that one process holds, as part of a [scan].
@@ -146,11 +146,11 @@ func (r *scanner) readFiles(dir string, held map[Number]bool) error {
 	return nil
 }
 
-// readThreads reads the descriptor tables of threads, and the memory of the process. Most processes have one table, but a thread
-// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the process's directory
-// shows no descriptors. Each thread also has its own directory in /proc, which procfs does not list (proc_tid(5)). All threads
-// share the same memory. If a thread has exited, its directory shows no memory. A zombie has no descriptors, even if a tracer
-// keeps it, because a thread closes its files before it becomes a zombie (kernel/exit.c, do_exit).
+// readThreads reads the threads' descriptor tables and the process's memory. Most processes have one table, but a thread may have
+// made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the process's directory shows no
+// descriptors. Each thread also has its own directory in /proc, which procfs does not list (proc_tid(5)). All threads share the
+// same memory. If a thread has exited, its directory shows no memory. A zombie has no descriptors, even if a tracer keeps it,
+// because a thread closes its files before it becomes a zombie (kernel/exit.c, do_exit).
 //
 // The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate).
 func (r *scanner) readThreads(dir string, tids []int, held map[Number]bool) error {
@@ -336,7 +336,7 @@ func (d descriptor) Close() { unix.Close(int(d)) }
 // 700 kB for a process with 65,536 groups (NGROUPS_MAX).
 const maxRead = 1 << 20
 
-// readFile returns the text of a procfs file. readFile returns an error if the text is longer than maxRead.
+// readFile returns the contents of a procfs file, or an error if they are longer than maxRead.
 func readFile(name string) (text []byte, err error) {
 	file, err := openFile(name, 0)
 	if err != nil {

@@ -31,8 +31,8 @@ const (
 	// may wait for pod processes, so that the rest remain available for host processes. One pod can block only one thread. By
 	// default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
-	// share is the time limit for reading the processes of one pod. Most pods need a few milliseconds. If a pod needs more time,
-	// its remaining processes wait for the next round, and the limit doubles in each round. Once the pods together have taken
+	// share is the time limit for reading one pod's processes. Most pods need a few milliseconds. If a pod needs more time, its
+	// remaining processes wait for the next round, and the limit doubles in each round. Once the pods together have taken
 	// maxTime, the limit goes back to share, so that other pods are still read. The limits apply to elapsed time and not to CPU
 	// time, because a scan spends much of its time in the pauses between passes.
 	share, maxTime = 100 * time.Millisecond, 1500 * time.Millisecond
@@ -65,7 +65,7 @@ var (
 // clock is replaced by tests.
 var clock = time.Now
 
-// scan is one search through all processes.
+// scan is a single search through all processes.
 type scan struct {
 	proc     string
 	wanted   map[Number]bool
@@ -287,8 +287,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[podUID] = append(r.pods[podUID], r.pid)
 }
 
-// admit records the owner of the scanner's process. The owner may have changed since the process was listed. admit returns an
-// error if the scan should read no more processes of that owner.
+// admit records which owner the scanner's process belongs to. The owner may have changed since the process was listed. admit
+// returns an error if the scan should read no more processes of that owner.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,7 +358,7 @@ func (s *scan) markUnread(o *owner, pid int, comm string, err error) {
 	}
 }
 
-// answer returns the result of the scan.
+// answer returns the scan's result.
 func (s *scan) answer() Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,10 +419,10 @@ func (s *scan) isPrivileged(pid int, size *int) bool {
 	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// isRunc reports whether a process of a pod is "runc init". The process "runc init" has all capabilities until it executes the
-// program of the container. Until then, the pod's CPU quota may stop this process. In runc 1.3, the first process is in the pod's
+// isRunc reports whether a pod's process is "runc init". The process "runc init" has all capabilities until it executes the
+// container's program. Until then, the pod's CPU quota may stop this process. In runc 1.3, the first process is in the pod's
 // cgroup, but in the host's mount namespace, and it is not a session leader. The first process starts the other two, which do not
-// call execve(2) before the program of the container starts (libcontainer/nsenter/nsexec.c). A container's program runs in the
+// call execve(2) before the container's program starts (libcontainer/nsenter/nsexec.c). A container's program runs in the
 // container's mount namespace. The program's process is a session leader, even if nsenter(1) has moved it to the host's mount
 // namespace. If the kernel does not answer, isRunc returns false.
 func (s *scan) isRunc(pid int, dir string) bool {

@@ -55,9 +55,9 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 // watches contains the inotify watches on directories where pod cgroups may appear or vanish (inotify(7)). The keys are watch
 // descriptors.
 //
-// The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself receives
-// neither IN_DELETE_SELF nor IN_IGNORED. The watch does not end, because kernfs keeps the watched inode (Linux 6.18, both
-// cgroup versions).
+// The kernel reports a cgroup's removal only to a watch on its parent directory. A watch on the cgroup itself receives neither
+// IN_DELETE_SELF nor IN_IGNORED. The watch does not end, because kernfs keeps the watched inode (Linux 6.18, both cgroup
+// versions).
 type watches struct {
 	fd   int
 	dirs map[int]string

@@ -31,7 +31,7 @@ const claimLimit = 40 * time.Second
 type claims struct {
 	*daemon
 	mu      sync.Mutex
-	working map[string]*preparation // keys are the UIDs of the claims
+	working map[string]*preparation // keys are claim UIDs
 	// calls contains the function that ends each Prepare call in progress. Each call has its own key.
 	calls map[*api.ClaimRef]context.CancelCauseFunc
 	ctx   context.Context // context of the work, or nil while Run is not running
@@ -66,7 +66,7 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 
 // Prepare assigns the devices in a claim's requests to the claim, and prepares them for containers. Prepare skips devices that an
 // earlier call has already prepared for the claim. While a device is being cleared after its last tenant, Prepare waits. A call
-// of Unprepare ends this wait, and Prepare then returns an error. If Prepare takes longer than [claimLimit], it returns
+// to Unprepare ends this wait, and Prepare then returns an error. If Prepare takes longer than [claimLimit], it returns
 // [control.ErrWorking], and any work that has begun continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	ctx, end := context.WithCancelCause(ctx)

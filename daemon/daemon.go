@@ -204,7 +204,7 @@ func (d *daemon) checkpointDevices() map[string]map[string]kubelet.Known {
 	return devices
 }
 
-// endpoint creates the endpoint of a resource.
+// endpoint creates a resource's endpoint.
 func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource:  pluginResource(d, r),
@@ -316,8 +316,8 @@ func (d *daemon) serve(ctx context.Context, ready func()) error {
 // task is a part of the daemon that runs until the daemon stops.
 type task struct {
 	name string
-	// run does the work of the task until ctx ends. run calls ready once, as soon as other tasks can rely on this task. If run
-	// returns before ctx ends, the daemon stops, even if there was no error.
+	// run does the task's work until ctx ends. run calls ready once, as soon as other tasks can rely on this task. If run returns
+	// before ctx ends, the daemon stops, even if there was no error.
 	run func(ctx context.Context, ready func()) error
 }
 

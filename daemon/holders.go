@@ -119,7 +119,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 // records all pods that hold a device.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
-		if s.Resource == "" || s.Members != nil { // the members of a bundle are recorded, but not the bundle itself
+		if s.Resource == "" || s.Members != nil { // a bundle's members are recorded, but not the bundle itself
 			continue
 		}
 		for _, pod := range by[s.Name()] {

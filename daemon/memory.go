@@ -14,8 +14,8 @@ import (
 const startDelay = 4 * time.Second
 
 // returnMemory returns unused memory to the kernel after the start, and then every five minutes. Each periodic enumeration uses
-// as much memory as the start. returnMemory collects garbage twice, because only a second collection frees the memory in a
-// sync.Pool, such as the bytes of an encoded device list.
+// as much memory as the one at the start. returnMemory collects garbage twice, because only a second collection frees the memory
+// in a sync.Pool, such as the bytes of an encoded device list.
 func (d *daemon) returnMemory(ctx context.Context, ready func()) error {
 	ready()
 	select {

@@ -68,8 +68,8 @@ func (v view) isVisible(mountinfo string) bool {
 	return false
 }
 
-// mount is a directory that the sandbox of the unit may bind-mount. mount records which directory the daemon and process 1 see at
-// the path.
+// mount is a directory that the unit's sandbox may bind-mount. mount records which directory the daemon and process 1 see at the
+// path.
 type mount struct {
 	key               string // configuration key that sets the path
 	path              string

@@ -36,7 +36,7 @@ type preview struct {
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Encode fails only if the reader of the answer has ended.
+	// Encode fails only if the answer's reader has ended.
 	p := preview{answer: func(a api.Preview) { _ = json.NewEncoder(out).Encode(a) }}
 	if err := json.NewDecoder(in).Decode(&p.Preview); err != nil {
 		return fmt.Errorf("read the preview request from standard input: %w", err)

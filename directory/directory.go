@@ -33,10 +33,10 @@ func Open(dir string) (*Watch, error) {
 	return &Watch{w, dir}, nil
 }
 
-// Rearm watches the directory if it exists now. Otherwise, Rearm watches the nearest existing parent, to notice the creation of
-// the directory. There are no events for changes or mounts above that parent, so a caller that needs them must check the path
-// from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost. Rearm is
-// safe for concurrent use.
+// Rearm watches the directory if it exists now. Otherwise, Rearm watches the nearest existing parent, to notice when the
+// directory is created. There are no events for changes or mounts above that parent, so a caller that needs them must check the
+// path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after events were lost.
+// Rearm is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	if err := rearm(w.dir, w.Add); err != nil {
 		return fmt.Errorf("%s: %w", w.dir, err)

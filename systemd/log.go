@@ -76,7 +76,7 @@ func (l *Log) Close() {
 	}
 }
 
-// queue is a writer that appends lines to the queue of a log.
+// queue is a writer that appends lines to a log's queue.
 type queue struct{ *Log }
 
 // Write queues a line. Write does not block.

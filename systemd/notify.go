@@ -76,7 +76,7 @@ func store(path, name string, f *os.File) error {
 	return errors.Join(err, sent)
 }
 
-// WatchdogInterval returns the time between two calls of [Alive]. The interval is half of WatchdogSec=, or 0 if there is no
+// WatchdogInterval returns the time between two calls to [Alive]. The interval is half of WatchdogSec=, or 0 if there is no
 // watchdog.
 func WatchdogInterval() (time.Duration, error) {
 	interval, err := daemon.SdWatchdogEnabled(false)

@@ -43,7 +43,7 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 
 // ReadDevice returns a device as udev reports it, without using libudev. ReadDevice reads sysfs at the path sys, and udevd's
 // database below the path run. If udevd has not yet processed the device, the device has only the kernel's properties. In
-// systemd, device_update_db_handle and device_read_db_internal define the format of a record (src/libsystemd/sd-device).
+// systemd, device_update_db_handle and device_read_db_internal define a record's format (src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	d, err := ReadKernel(sys, sysPath)
 	if err != nil {
@@ -59,7 +59,7 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	return d, nil
 }
 
-// recordName returns the name of a device's record in the database (device_get_device_id, sd-device).
+// recordName returns the name of a device's database record (device_get_device_id, sd-device).
 func recordName(d Device, all map[string]string) string {
 	switch {
 	case all["MAJOR"] != "" && d.Subsystem == "block":

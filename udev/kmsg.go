@@ -102,7 +102,7 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// event returns an [Event] for a line of a record. The second result is false if a process wrote the line, or if the line names
+// event returns an [Event] for a line in a record. The second result is false if a process wrote the line, or if the line names
 // no existing PCI function.
 func (k *kernelLog) event(line string) (Event, bool) {
 	head, text, ok := strings.Cut(line, ";")

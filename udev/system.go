@@ -80,9 +80,9 @@ func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error))
 // Enumerate returns the same devices as the function [Enumerate].
 func (s *System) Enumerate() ([]Device, error) { return Enumerate() }
 
-// Enumerate returns all devices of this machine that have a subsystem, including those that udevd has not processed yet. Enumerate
-// reads all of sysfs and udev's database, which takes about 0.1 ms for each device. Enumerate omits devices that vanish while it
-// reads.
+// Enumerate returns all of this machine's devices that have a subsystem, including those that udevd has not processed yet.
+// Enumerate reads all of sysfs and udev's database, which takes about 0.1 ms for each device. Enumerate omits devices that vanish
+// while it reads.
 func Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 // Listen sends [Missed] at regular intervals.
 func (s *System) Running() bool { return s.udevd.isRunning() }
 
-// Dropped returns the counters of the event socket and of the kernel log.
+// Dropped returns the counters of the event socket and the kernel log.
 func (s *System) Dropped() Dropped {
 	dropped := s.monitor.Dropped()
 	if s.log != nil {

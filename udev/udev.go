@@ -27,7 +27,7 @@ type Device struct {
 }
 
 // NewDevice returns the device with the given path and properties. The kernel omits "/dev/" from DEVNAME, so NewDevice adds this
-// prefix to the value in the map "all". The strings in the device share the memory of the text that contains its properties.
+// prefix to the value in the map "all". The strings in the device share memory with the text that contains its properties.
 func NewDevice(sysPath string, all map[string]string) Device {
 	if name := all["DEVNAME"]; name != "" {
 		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")
@@ -45,7 +45,7 @@ func (d Device) Property(key string) (value string, ok bool) {
 	return d.Properties.Lookup(key)
 }
 
-// devPath is the property that contains the path of a device below /sys.
+// devPath is the property that contains a device's path below /sys.
 const devPath = "DEVPATH"
 
 // Besides the kernel's actions, an [Event] may have these actions, which this package defines.

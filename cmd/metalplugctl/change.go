@@ -232,7 +232,7 @@ func wrapError(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device in requests to the control socket. pathOf escapes the names "." and "..", because a server
+// pathOf returns the path for a device in requests to the control socket. pathOf escapes the names "." and "..", because a server
 // would otherwise remove them from the path.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)

@@ -146,7 +146,7 @@ type checkedFiles struct {
 	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // devices without a resource, only with --explain
 }
 
-// writeCheck writes the names of the configuration files, the warnings, and the devices of each resource.
+// writeCheck writes the configuration file names, the warnings, and each resource's devices.
 func (s *screen) writeCheck(c checkedFiles) {
 	for _, f := range c.Files {
 		s.line("", "", f+": ok")
@@ -186,8 +186,8 @@ type matchedDevice struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// matchResources assigns all devices to the resources, in the order of the configuration. The devices come from the node or from
-// the configured recording. matchResources reads the same files as metalplugd and changes nothing.
+// matchResources assigns all devices to the resources, in the order in which the configuration lists them. The devices come from
+// the node or from the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
 	devices, host, done, err := listHardware(c)
 	if err != nil {

@@ -48,7 +48,7 @@ type doctor struct {
 	devices []api.Device
 	askErr  error // why metalplugd does not answer, or nil
 
-	check string // name of the check in progress
+	check string // name of the current check
 	found []finding
 }
 
@@ -57,7 +57,7 @@ type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
 	node     bool // whether the check inspects this node or its kubelet; such a check does not run with a preview's socket
-	hardware bool // whether the check inspects this node's hardware; such a check does not run with a recording
+	hardware bool // whether the check inspects this node's hardware; this kind of check does not run with a recording
 	// run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor adds an "ok"
 	// finding with this text.
 	run func(*doctor) (fine string)
@@ -145,7 +145,7 @@ func (d *doctor) runCheck(c check) {
 	}
 }
 
-// note adds a finding to the result of the check in progress.
+// note adds a finding to the results of the current check.
 func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
@@ -153,7 +153,7 @@ func (d *doctor) note(level, remedy, text string) {
 // pass adds a finding that the checked part works.
 func (d *doctor) pass(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
-// skip adds a finding, with a remedy, that the check was not possible.
+// skip adds a finding that the check was not possible, with a remedy.
 func (d *doctor) skip(remedy, format string, args ...any) {
 	d.note(levelSkip, remedy, "not checked: "+fmt.Sprintf(format, args...))
 }

@@ -171,8 +171,8 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices checks the health of the devices. checkDevices does not report a built-in resource that has no device, because
-// most nodes lack some kinds of hardware, such as FPGAs. checkDevices reports a cordoned device, because an operator may have
+// checkDevices checks the devices' health. checkDevices does not report a built-in resource that has no device, because most
+// nodes lack some kinds of hardware, such as FPGAs. checkDevices reports a cordoned device, because an operator may have
 // forgotten the cordon. If several devices have the same problem, a single finding names one of them and counts the others.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)

@@ -89,8 +89,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks that the kubelet has accepted the registration of each resource and keeps its stream open, because the
-// devices are not allocatable otherwise. Resources in the same state share a finding.
+// checkRegistration checks that the kubelet has accepted each resource's registration and keeps the resource's stream open.
+// Otherwise, the devices are not allocatable. Resources in the same state share a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding

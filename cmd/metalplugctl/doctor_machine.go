@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// pciClasses lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the text in the
-// sysfs attribute "class" of a PCI function (include/linux/pci_ids.h).
+// pciClasses lists the PCI classes of hardware that metalplug can offer. The field class is how the text of a PCI function's
+// sysfs attribute "class" begins (include/linux/pci_ids.h).
 var pciClasses = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
@@ -86,7 +86,7 @@ func (d *doctor) checkSELinux() (fine string) {
 }
 
 // checkSandbox reports masked units of metalplug, and a kernel that allows no user namespaces. systemd cannot start the units in
-// either case. Without such a problem, checkSandbox adds no finding.
+// either case. If there is no such problem, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if d.read("/proc/sys/user/max_user_namespaces") == "0" {
 		d.fail("sysctl -w user.max_user_namespaces=1024; to keep the value, write it to /etc/sysctl.d",
@@ -148,8 +148,8 @@ func (d *doctor) checkCDI() (fine string) {
 	return "containerd's enable_cdi is true"
 }
 
-// checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. A container inherits the limit of
-// its runtime. checkMemlock reads the limit from the runtime's process, because the unit file may have changed since the process
+// checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. A container inherits its runtime's
+// limit. checkMemlock reads the limit from the runtime's process, because the unit file may have changed since the process
 // started.
 func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })

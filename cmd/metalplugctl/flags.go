@@ -18,9 +18,9 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// stringFlag adds a flag with a text value. The parameter letter is the short name of the flag, or empty. The parameter value
-// is the default. The usage text must contain the default, and the name of the value in backquotes. The shell offers the given
-// values as completions for the flag.
+// stringFlag adds a flag with a text value. The parameter letter is the short name of the flag, or empty. The parameter value is
+// the default. The usage text must contain the default, and the value's name in backquotes. The shell offers the given values as
+// completions for the flag.
 func stringFlag(cmd *cobra.Command, name, letter, value, usage string, values ...string) *string {
 	text := cmd.Flags().StringP(name, letter, value, usage)
 	// The usage text already contains the default.

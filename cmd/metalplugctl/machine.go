@@ -123,7 +123,7 @@ func (p process) flag(name string) (value string) {
 }
 
 // kubelets returns the running kubelets. The second result contains the kubelets in another mount namespace, such as the kubelet
-// of a node that runs in a container. A path in the flags of such a kubelet may lead to another file on the node.
+// of a node that runs in a container. A path in such a kubelet's flags may lead to another file on the node.
 func (m machine) kubelets() (here, elsewhere []process) {
 	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))

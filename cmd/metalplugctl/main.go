@@ -37,7 +37,7 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts contains the texts of each command, without its flags (see [newCommand]).
+// helpTexts contains the help text for each command, without its flags (see [newCommand]).
 //
 //go:embed help/*.txt
 var helpTexts embed.FS

@@ -104,8 +104,7 @@ func selectDevices(h *device.Host, rules []device.Rule, devices []udev.Device) [
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether containers may get the node of a udev device. One example is the node rdma_cm, which all adapters
-// share.
+// mayOffer reports whether containers may get a udev device's node. One example is the node rdma_cm, which all adapters share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
@@ -122,7 +121,7 @@ func isUnused(h *device.Host, d udev.Device) bool {
 	return strings.HasPrefix(name, "loop") && !h.Present(d.SysPath+"/loop/backing_file")
 }
 
-// bugReport collects the files for a bug report. If a part is not available, the file for this part contains the reason.
+// bugReport collects the files for a bug report. If a part is unavailable, its file contains the reason.
 type bugReport struct {
 	recorder *recording.Recorder // masks the contents of each file
 	files    []bundleFile
@@ -142,8 +141,8 @@ func (b *bugReport) add(name string, text []byte, err error) {
 	b.files = append(b.files, bundleFile{name, string(text)})
 }
 
-// collect adds the recording, the configuration, metalplugd's answers, the doctor's findings, the journal of the units,
-// and version numbers.
+// collect adds the recording, the configuration, metalplugd's answers, the doctor's findings, the units' journal, and version
+// numbers.
 func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, c config.Config, devices []udev.Device) {
 	b.add("machine.umockdev", []byte(record(b.recorder, c, devices)), nil)
 	// c.Files is empty if the configuration file is missing or has errors.
@@ -185,8 +184,8 @@ func (b *bugReport) addConfiguration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// addAnswers adds metalplugd's answers to the bug report. It masks the names of pods and users in the decoded fields, because
-// in the encoded text a short name may be part of another word.
+// addAnswers adds metalplugd's answers to the bug report. It masks pod and user names in the decoded fields, because in the
+// encoded text, a short name may be part of another word.
 func (b *bugReport) addAnswers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON

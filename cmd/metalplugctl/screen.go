@@ -146,7 +146,7 @@ func clean(text string) string {
 	}, text)
 }
 
-// cleanLines returns the text of an error without control characters, which may come from an argument, or from a name that
+// cleanLines returns an error's text without control characters. These characters may come from an argument, or from a name that
 // hardware provides.
 func cleanLines(err error) string {
 	lines := strings.Split(err.Error(), "\n")
@@ -170,8 +170,8 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// The constant "gap" separates two columns of a table. The constant "deeper" is the indentation of the second line of a row that
-// is wider than the terminal.
+// The constant "gap" separates two columns of a table. The constant "deeper" is the second line's indentation if a row is wider
+// than the terminal.
 const (
 	gap    = "  "
 	deeper = "    "

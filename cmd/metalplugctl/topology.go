@@ -287,7 +287,7 @@ func (d *drawing) text(left, base int, weight, text string) {
 	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, template.HTMLEscapeString(clean(text)))
 }
 
-// matrix draws a table of the distances between the GPUs and the HCAs, and explains the distances.
+// matrix draws a table of the distances between GPUs and HCAs, and explains the distances.
 func (d *drawing) matrix(t api.Topology, ends []api.Place) {
 	colours := make(map[api.Distance]string)
 	for i, l := range legend {

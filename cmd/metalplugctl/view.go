@@ -122,7 +122,7 @@ func (v *view) forget() {
 	}
 }
 
-// change locks the view, calls the given function, and redraws the view. change returns the error of the last write.
+// change locks the view, calls the given function, and redraws the view. change returns the last write's error.
 func (v *view) change(update func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

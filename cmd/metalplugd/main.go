@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplugd offers the devices of this machine to the kubelet.
+// Command metalplugd offers this node's devices to the kubelet.
 package main
 
 import (

@@ -295,10 +295,10 @@ type Step struct {
 // TimeFormat is the format for times that operators see. Times are in UTC.
 const TimeFormat = "2006-01-02 15:04:05Z"
 
-// Topology shows where the devices of a node are in the PCI tree.
+// Topology shows where a node's devices are in the PCI tree.
 type Topology struct {
 	Devices []Place `json:"devices"` // sorted by PCI address, followed by devices that are not on PCI
-	// Distances contains the distance between any two GPUs or HCAs. The keys are the names of the two devices.
+	// Distances contains the distance between any two GPUs or HCAs. The keys are the two devices' names.
 	Distances map[string]map[string]Distance `json:"distances"`
 }
 

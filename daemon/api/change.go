@@ -2,7 +2,7 @@
 
 package api
 
-// Change is the body of a request that changes a device. Each kind of request uses only some of the fields.
+// Change is the body of a request that changes a device. Each type of request uses only some of the fields.
 type Change struct {
 	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line, or empty for [Unexplained]
 	Login  string `json:"login,omitempty"`   // login name of the user who sent the request

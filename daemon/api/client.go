@@ -36,11 +36,11 @@ const (
 	Busy     = 503 // hardware does not answer
 )
 
-// Error returns the text of the answer.
+// Error returns the answer's text.
 func (r *Refused) Error() string { return r.Text }
 
-// clientLimit is how long a client waits for the start of an answer. metalplugd answers within this time even while it enumerates
-// the devices of a large node.
+// clientLimit is how long a client waits for an answer to start. metalplugd answers within this time even while it enumerates the
+// devices of a large node.
 const clientLimit = 30 * time.Second
 
 // Client sends requests to the control socket with the path Socket. Client opens a new connection for each request, because a

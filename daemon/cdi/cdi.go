@@ -29,7 +29,7 @@ import (
 // retryInterval is how long Run waits after a failure before it tries again to write the specs.
 const retryInterval = 5 * time.Second
 
-// Specs manages the specs of all resources. The methods are safe for concurrent use.
+// Specs manages all resources' specs. The methods are safe for concurrent use.
 type Specs struct {
 	Dir       string // directory where the container runtime looks for specs
 	Inventory *inventory.Inventory
@@ -38,7 +38,7 @@ type Specs struct {
 
 	mu            sync.Mutex
 	specs         map[string]*spec // keys are resource names
-	prunedVersion uint64           // snapshot version in the last call of pruneClaims
+	prunedVersion uint64           // snapshot version in the last call to pruneClaims
 }
 
 // Set replaces the list of resources, and removes the files of all other resources. The next [Specs.Update] writes the files of

@@ -25,7 +25,7 @@ import (
 // claimKind is the CDI kind of all devices in claims. Each claim has its own spec, in its own file.
 const claimKind = "metalplug.io/claim"
 
-// claimPrefix is the beginning of the name of a claim's spec file. [Specs.Set] does not remove files with this prefix.
+// claimPrefix is the prefix of the names of claims' spec files. [Specs.Set] does not remove files with this prefix.
 const claimPrefix = "metalplug-claim_"
 
 // claimSize is the maximum size of a claim's spec. A claim has at most 32 devices.
@@ -48,9 +48,9 @@ type Request struct {
 	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI names for each request. A request's first name stands for the variables.
-// Each further name stands for the nodes of one device. If the file is missing, Claim recreates it, because the directory is
-// empty after a boot.
+// Claim writes a claim's spec, and returns the CDI names for each request. A request's first name stands for the variables. Each
+// further name stands for the nodes of one device. If the file is missing, Claim recreates it, because the directory is empty
+// after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,12 +151,12 @@ func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.Devic
 	return n
 }
 
-// Unclaim removes the spec of a claim. Unclaim returns no error if the spec is missing.
+// Unclaim removes a claim's spec. Unclaim returns no error if the spec is missing.
 func (s *Specs) Unclaim(uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return writeFile(s.claimFile(uid), specs.Spec{})
 }
 
-// claimFile returns the path of the spec for a claim.
+// claimFile returns the path of a claim's spec.
 func (s *Specs) claimFile(uid string) string { return filepath.Join(s.Dir, claimPrefix+uid+suffix) }

@@ -55,7 +55,7 @@ func writeFile(file string, spec specs.Spec) (err error) {
 	return fsutil.ReplaceFile(file, 0o644, text)
 }
 
-// nodes returns the nodes of a device, or nil if a node is missing.
+// nodes returns a device's nodes, or nil if a node is missing.
 func (s *Specs) nodes(r config.Resource, d *inventory.Status) []*specs.DeviceNode {
 	nodes := make([]*specs.DeviceNode, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
@@ -68,8 +68,8 @@ func (s *Specs) nodes(r config.Resource, d *inventory.Status) []*specs.DeviceNod
 	return nodes
 }
 
-// resolve follows a link to a device node and returns the path of the node, because the runtime does not follow links
-// (deviceInfoFromPath in pkg/cdi of the library).
+// resolve follows a link to a device node and returns the node's path, because the runtime does not follow links
+// (deviceInfoFromPath in the library's pkg/cdi).
 func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
 	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)
@@ -80,7 +80,7 @@ func (s *Specs) resolve(name string) (string, error) {
 }
 
 const (
-	// prefix is the beginning of the CDI vendors and of the file names that metalplug uses.
+	// prefix is the prefix of the CDI vendors and file names that metalplug uses.
 	prefix = "metalplug."
 	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
@@ -90,8 +90,8 @@ const (
 )
 
 // Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind must differ
-// from the name of the resource. The vendor's own tools may use this name as the kind for the same devices, and a runtime rejects
-// a CDI name that two specs define. Runtimes with CDI before 0.6 reject a class that contains a dot. Therefore, the resource's
+// from the resource's name. The vendor's own tools may use this name as the kind for the same devices, and a runtime rejects a
+// CDI name that two specs define. Runtimes with CDI before 0.6 reject a class that contains a dot. Therefore, the resource's
 // domain becomes part of the vendor and not of the class.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")

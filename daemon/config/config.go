@@ -22,7 +22,7 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.
 const (
-	// Direct is used instead of the path of a helper's socket. The helper then runs as a child process of metalplugd.
+	// Direct is used instead of a helper's socket path. The helper then runs as a child process of metalplugd.
 	Direct = "direct"
 	// Auto stands for one of the class's reset methods after which the bound driver still works. If there is no such method, the
 	// device is not reset.
@@ -73,8 +73,8 @@ type Config struct {
 	places map[string]*table
 }
 
-// Paths is the table [paths], which locates files on the node. All paths are absolute. The comments give the key, the
-// meaning and the default of each field.
+// Paths is the table [paths], which locates files on the node. All paths are absolute. The comments give each field's key,
+// meaning and default.
 type Paths struct {
 	DevicePlugins string // device_plugins, the directory of kubelet.sock, at most 76 bytes, default "/var/lib/kubelet/device-plugins"
 	PodResources  string // pod_resources, the kubelet's API socket, default pod-resources/kubelet.sock next to device_plugins
@@ -87,16 +87,16 @@ type Paths struct {
 	Cgroup        string // cgroup, where cgroups are mounted, default "/sys/fs/cgroup"
 }
 
-// Hardware is the table [hardware], which sets the source of the devices.
+// Hardware is the table [hardware], which sets the device source.
 type Hardware struct {
 	// Recording is the absolute path of the recording that replaces this node's hardware. If Recording is empty, devices come
 	// from udev. In a file, the key is source = "recording:PATH", and the default is source = "udev". A relative PATH is relative
-	// to the directory of the main file, even in a drop-in.
+	// to the main file's directory, even in a drop-in.
 	Recording string
 }
 
-// Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the default of
-// each field. Each key accepts the value [Direct].
+// Reset is the table [reset], which sets the helpers' sockets. The comments give each field's key, helper and default. Each key
+// accepts the value [Direct].
 type Reset struct {
 	Socket  string // socket, for metalplug-reset, or [Direct], default "/run/metalplug/reset.sock"
 	Holders string // holders, for metalplug-holders, default "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
@@ -107,7 +107,7 @@ type Reset struct {
 // give the key, the meaning, the classes that support the key, and the default.
 type Resource struct {
 	Name    string            // name, an extended resource in Kubernetes, required
-	Class   string            // class, the name of the devices' class, required
+	Class   string            // class, the devices' class, required
 	Match   map[string]string // match, patterns by property, which must all match (see [device.Rule]), default none
 	Exclude map[string]string // exclude, patterns by property, which exclude a device if any of them matches, default none
 
@@ -185,7 +185,7 @@ type Units struct {
 	Release string // release, runs after each release, before the device is offered again
 }
 
-// Templates returns the units of all resources in sorted order, without duplicates.
+// Templates returns all resources' units in sorted order, without duplicates.
 func (c Config) Templates() []string {
 	var names []string
 	for _, r := range c.Resources {
@@ -196,7 +196,7 @@ func (c Config) Templates() []string {
 	return slices.Compact(names)
 }
 
-// Rule returns the rule that selects the devices of the resource.
+// Rule returns the rule that selects the resource's devices.
 func (r Resource) Rule() device.Rule {
 	scrub := r.Reset.Scrub
 	switch {

@@ -19,10 +19,10 @@ import (
 )
 
 // Load reads a configuration file, and after it the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
-// later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that resource
-// key by key. The tables match, exclude and env are each replaced as a whole. The resources in the files come first, in the order
-// of the files, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. Any error is a
-// [Problems]. After an error, the returned Config still contains the names of the files.
+// later file replaces the earlier value. A [[resource]] with the same name as an earlier or built-in resource overrides that
+// resource key by key. The tables match, exclude and env are each replaced as a whole. The resources in the files come first, in
+// file order, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. Any error is a
+// [Problems]. After an error, the returned Config still contains the file names.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}
@@ -141,7 +141,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse parses the text of a file. If the text is not TOML, the result contains one problem and no settings.
+// parse parses a file's text. If the text is not TOML, the result contains one problem and no settings.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
@@ -266,7 +266,7 @@ func siblingKeys(path toml.Key) (names []string) {
 }
 
 // suggestKey returns the known key that is most similar to an unknown one, or "". suggestKey first searches the list siblings,
-// which contains the keys of the same table, for a similar or longer name. Next, it searches the other tables for the same name.
+// which contains the keys in the same table, for a similar or longer name. Next, it searches the other tables for the same name.
 // Finally, it tries the map keyReplacements.
 func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
@@ -287,8 +287,8 @@ const resourceKey = "resource"
 // lineIndex maps keys to their lines. In a key such as "resource.0.name", 0 is the number of the table.
 type lineIndex map[string]int
 
-// newLineIndex combines the keys of a document from the parser ([toml.MetaData.Keys]) with the lines from the function
-// [keyLines], which returns them in the same order.
+// newLineIndex combines a document's keys from the parser ([toml.MetaData.Keys]) with the lines from the function [keyLines],
+// which returns them in the same order.
 func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	index := make(lineIndex, len(keys))
 	element := -1 // index of the current resource table

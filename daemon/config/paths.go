@@ -101,8 +101,8 @@ func takePaths(t *table, c *Config) {
 	checkKinds(t, p)
 }
 
-// checkKinds reports a key whose path is a directory instead of a socket, or vice versa. checkKinds examines only the text of the
-// path, because the helpers also read the configuration and may have no access to the kubelet's directories.
+// checkKinds reports a key whose path is a directory instead of a socket, or vice versa. checkKinds examines only the path's
+// text, because the helpers also read the configuration and may have no access to the kubelet's directories.
 func checkKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quote(p.PodResources), quote(filepath.Join(p.PodResources, kubeletSocket)))

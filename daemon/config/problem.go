@@ -15,7 +15,7 @@ type Problem struct {
 	File string `json:"file"`
 	Line int    `json:"line,omitempty"` // line in File, counted from 1, or 0 if the error is about the whole file
 	Key  string `json:"key,omitempty"`  // the dotted TOML key, such as "resource.reset.method", or empty
-	What string `json:"what"`           // the description of the error
+	What string `json:"what"`           // description of the error
 }
 
 // String returns the problem as FILE:LINE: KEY: TEXT.

@@ -40,7 +40,7 @@ var classAbilities = map[string]abilities{
 	device.NodeName: {methods: []string{"pci", "vfio"}, scrubs: []string{"discard", "zero"}},
 }
 
-// classNames lists the names of all classes, in the order of [device.Classes].
+// classNames lists all class names, in the order of [device.Classes].
 var classNames = []string{
 	device.GPUName, device.FPGAName, device.InfiniBandName, device.NVMeName, device.NodeName, device.BundleName,
 }

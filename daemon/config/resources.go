@@ -41,8 +41,8 @@ func (c *Config) takeResources(files []*file, apply bool) {
 	}
 }
 
-// resourceTables returns a table for each resource in the files, in the order of the files. A table that overrides a
-// built-in resource starts with the built-in values.
+// resourceTables returns a table for each resource in the files, in file order. A table that overrides a built-in resource starts
+// with the built-in values.
 func resourceTables(files []*file, builtin bool) []*table {
 	var all []*table
 	byName := make(map[string]*table)

@@ -66,7 +66,7 @@ func (p place) reportf(format string, args ...any) {
 	p.file.problems = append(p.file.problems, p.problem(format, args...))
 }
 
-// value contains the value of a key and the position of the key in a file.
+// value contains a key's value and position in a file.
 type value struct {
 	content any // a *table, or a value from the parser
 	at      place
@@ -84,8 +84,8 @@ type table struct {
 // table. In any other table, a later file replaces only the keys that it sets.
 var replacedWhole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
-// merge adds the values that one file sets in this table, and reports unknown keys. The parameter "at" is the position of the
-// table in that file.
+// merge adds the values that one file sets in this table, and reports unknown keys. The parameter "at" is the table's position in
+// that file.
 func (t *table) merge(at place, values map[string]any) {
 	t.last = at
 	if t.values == nil {
@@ -135,7 +135,7 @@ func (t *table) elsewhere(key string, p place) string {
 // reportf reports a problem with a key.
 func (t *table) reportf(key, format string, args ...any) { t.place(key).reportf(format, args...) }
 
-// reportBelowf reports a problem with a property in the table of a key.
+// reportBelowf reports a problem with a property in a key's table.
 func (t *table) reportBelowf(key, property, format string, args ...any) {
 	t.place(key).child(property).reportf(format, args...)
 }
@@ -156,8 +156,8 @@ func (t *table) require(key, wanted string) {
 	}
 }
 
-// take returns the value of a key if the key is set and the value has the right type. The parameter "wanted" describes that type
-// in the error.
+// take returns a key's value if the key is set and the value has the right type. The parameter "wanted" describes that type in
+// the error.
 func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	v := t.value(key)
 	if taken, ok = v.(T); !ok && v != nil {

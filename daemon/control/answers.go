@@ -53,7 +53,7 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	return d
 }
 
-// serialOf returns the serial number or the WWID of a disk, or "".
+// serialOf returns a disk's serial number or WWID, or "".
 func serialOf(t *device.Target) string {
 	return cmp.Or(strings.TrimSpace(t.Attributes()["device/serial"]), wwidOf(t))
 }
@@ -82,7 +82,7 @@ func readProgress(snapshot *inventory.Snapshot) *api.ReadProgress {
 	return &r
 }
 
-// health returns the health of a device in the kubelet's terms (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
+// health returns a device's health in the kubelet's terms (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
 func health(healthy bool) string {
 	if healthy {
 		return "Healthy"

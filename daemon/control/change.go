@@ -97,7 +97,7 @@ func perform(w http.ResponseWriter, invalid error, change func() (any, error)) {
 	}
 }
 
-// readBody decodes the body of a request. An empty body leaves the value unchanged.
+// readBody decodes a request's body. An empty body leaves the value unchanged.
 func readBody(r *http.Request, value any) error {
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
@@ -134,9 +134,9 @@ func (c request) newCordon() api.Cordon {
 	return made
 }
 
-// resolveName replaces the name in the path of a request with the ID of the device that has this name. If several devices have
-// the name, resolveName refuses the request. A name that no device has stays unchanged, because it may be the ID of an absent
-// device that is cordoned.
+// resolveName replaces the name in a request's path with the ID of the device that has this name. If several devices have the
+// name, resolveName refuses the request. A name that no device has stays unchanged, because it may be the ID of an absent device
+// that is cordoned.
 func (s *Server) resolveName(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {

@@ -57,13 +57,13 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is how long a client may take to read the events of one snapshot. A client that takes longer and misses snapshots
-// gets an event with the number of missed snapshots. A faster client gets no such event, even if metalplugd publishes several
-// snapshots in a short time.
+// slowClient is how long a client may take to read one snapshot's events. A client that takes longer and misses snapshots gets an
+// event with the number of missed snapshots. A faster client gets no such event, even if metalplugd publishes several snapshots
+// in a short time.
 const slowClient = time.Second
 
-// missedEvents returns an event for a client that took too long to read the events of a snapshot. The parameters are the
-// version of that snapshot, the version of the newest snapshot, and the time that the client took.
+// missedEvents returns an event for a client that took too long to read a snapshot's events. The parameters are the version of
+// that snapshot, the version of the newest snapshot, and the time that the client took.
 func missedEvents(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil

@@ -58,7 +58,7 @@ var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 // explainCandidates explains the udev devices that the name in the question refers to. If the inventory contains the device,
 // explainCandidates uses the udev device with the same path in sysfs. Otherwise, explainCandidates searches for a node, a sysfs
 // path, a PCI address, a serial number or a kernel name. If the search finds nothing, explainCandidates explains the devices
-// without an ID whose class has nodes with such a name.
+// without an ID whose class has nodes with a name of that form.
 func (q *question) explainCandidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -81,7 +81,7 @@ func (q *question) explainCandidates(known *inventory.Status) []device.Explained
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns the requested name in the form of a PCI address in sysfs, and adds a missing domain.
+// address returns the requested name in the form that sysfs uses for PCI addresses, and adds a missing domain.
 func (q *question) address() string {
 	name := strings.ToLower(q.what)
 	if strings.Count(name, ":") == 1 {

@@ -37,9 +37,9 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics returns the metrics of a server. Metric names and labels never change, because users' dashboards and alerts depend
-// on them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an unlimited
-// number of values).
+// newMetrics returns a server's metrics. Metric names and labels never change, because users' dashboards and alerts depend on
+// them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an unlimited number
+// of values).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(scrape{s})
@@ -250,7 +250,7 @@ func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func
 			at = now
 		}
 		switch {
-		case d.Members != nil: // the members of a bundle are measured instead
+		case d.Members != nil: // the bundle's members are measured instead
 		case d.Held():
 			next[id] = time.Time{}
 		case !known, d.Cordon != nil, !d.Present:

@@ -68,12 +68,12 @@ func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 // placeNames maps classes to their short names in the topology. All other classes are called "DEV".
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
-// NewTopology returns the topology of a snapshot. The parameter holders maps device IDs to the pods that hold the devices.
+// NewTopology returns a snapshot's topology. The parameter holders maps device IDs to the pods that hold the devices.
 func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]api.Pod) api.Topology {
 	t := api.Topology{Devices: []api.Place{}, Distances: make(map[string]map[string]api.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
-		if d.Members != nil { // the tree contains the members of a bundle instead
+		if d.Members != nil { // the tree contains the bundle's members instead
 			continue
 		}
 		p := api.Place{Path: []string{}, Device: NewDevice(d, holders)}

@@ -68,14 +68,14 @@ func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	return q.answer()
 }
 
-// question is a request for an explanation, with the state of metalplugd at the time of the request.
+// question is a request for an explanation, with metalplugd's state at the time of the request.
 type question struct {
 	*Server
 	what     string
 	config   *config.Config
 	rules    []device.Rule
 	snapshot *inventory.Snapshot
-	devices  []udev.Device // all udev devices that are present
+	devices  []udev.Device // all udev devices that currently exist
 }
 
 // answer finds the devices with the requested name and explains them. The inventory provides the explanation for absent hardware.
@@ -272,7 +272,7 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 }
 
 // nodeRules returns rules of class node that match a udev device with a device node. The first rules match an identity that
-// survives a reboot, and the last one matches the name of the node.
+// survives a reboot, and the last one matches the node's name.
 func nodeRules(u udev.Device) []device.Rule {
 	if u.DevNode == "" {
 		return nil
@@ -290,7 +290,7 @@ func nodeRules(u udev.Device) []device.Rule {
 	return rules
 }
 
-// inTOML returns a rule in the syntax of the configuration.
+// inTOML returns a rule in the configuration's syntax.
 func inTOML(r *device.Rule) string {
 	text := fmt.Sprintf("[[resource]]\nname = %q\nclass = %q\n", r.Resource, r.Class.Name)
 	var match []string
@@ -328,7 +328,7 @@ func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	return "no class matches the device, and the device has no device node; the nodes of its children are " + strings.Join(nodes, " ")
 }
 
-// maxOthers is the maximum number of other devices that the explanation of a bundle lists.
+// maxOthers is the maximum number of other devices that a bundle's explanation lists.
 const maxOthers = 4
 
 // explainBundle explains why a bundle has its members, and shows the state of each member.

@@ -18,8 +18,8 @@ import (
 )
 
 // PrepareResourceClaims passes all given claims to metalplugd at the same time. If a device must be erased, the call may take
-// longer than the kubelet waits. In that case, the result of the claim is an error, the work continues, and the kubelet repeats
-// the call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
+// longer than the kubelet waits. In that case, the claim's result is an error, the work continues, and the kubelet repeats the
+// call. If metalplugd stops before it answers, the call returns an error, and [requests.intercept] repeats it.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	// The last state may be slightly out of date. An old state does no harm, because metalplugd checks each device when it prepares
 	// the claim.
@@ -83,7 +83,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	if err := d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/prepare", ask, &prepared); err != nil {
 		return nil, err
 	}
-	for _, r := range prepared.Requests { // the result lists the CDI names for all devices of a request under the first device
+	for _, r := range prepared.Requests { // the result lists the CDI names for all of a request's devices under the first device
 		if first := slices.IndexFunc(devices, func(d kubeletplugin.Device) bool { return d.Requests[0] == r.Name }); first >= 0 {
 			devices[first].CDIDeviceIDs = r.CDI
 		}

@@ -32,12 +32,12 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// DriverName is the name of the driver in claims, device classes and ResourceSlices.
+// DriverName is the driver's name in claims, device classes and ResourceSlices.
 const DriverName = "metalplug.io"
 
 const (
 	// syncDelay is the time until the controller restores a ResourceSlice that another client has changed. The kubelet deletes
-	// all slices of its node when it starts. The library's default would leave the node without devices for 30 s.
+	// all of its node's slices when it starts. The library's default would leave the node without devices for 30 s.
 	syncDelay = 5 * time.Millisecond
 	// watchLag is how long the controller remembers its own writes that the watch has not shown yet. If the watch takes longer,
 	// the controller writes a slice twice. If a slice is deleted before the watch has shown the slice, the slice stays missing
@@ -58,7 +58,7 @@ const noList = "the ResourceSlices are not written: the API server does not list
 
 // Options configures the driver. Every field except Listen must be set.
 type Options struct {
-	Node    string // name of the Node, which is also the name of the pool
+	Node    string // name of the Node, which is also the pool's name
 	Kube    kubernetes.Interface
 	Control string // metalplugd's control socket, or its socket for claims
 	Kubelet string // the kubelet's root directory
@@ -158,9 +158,9 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 
 // publish writes each new state to the ResourceSlices until ctx ends. If metalplugd does not answer, the ResourceSlices stay as
 // they are. When a kubelet registers the driver, the machine may have joined a cluster as a new Node. The old controller would
-// continue to use the UID and the slices of the old Node, so publish starts a new controller. publish also starts a new
-// controller if the controller has created more slices than exist now. In this case, another client has deleted slices, for
-// example the garbage collector, which deletes all slices with the UID of a deleted Node.
+// continue to use the old Node's UID and slices, so publish starts a new controller. publish also starts a new controller if the
+// controller has created more slices than exist now. In this case, another client has deleted slices, for example the garbage
+// collector, which deletes all slices with the UID of a deleted Node.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var pools layout
 	var controller *resourceslice.Controller
@@ -235,8 +235,8 @@ func (d *driver) control(ctx context.Context, resources *resourceslice.DriverRes
 	})
 }
 
-// attempt records the result of an attempt to write the slices, and wakes the method publish. attempt logs an error, unless the
-// driver is stopping.
+// attempt records the result of an attempt to write the slices, and wakes publish. attempt logs an error, unless the driver is
+// stopping.
 func (d *driver) attempt(ctx context.Context, err error, message string) {
 	d.unwritten.Store("")
 	if err != nil && ctx.Err() == nil {

@@ -56,8 +56,8 @@ func newState(resources []api.Resource, devices []api.Device) state {
 	return s
 }
 
-// layout contains the names of the devices in each ResourceSlice. A device stays in its slice, so that only one slice must be
-// rewritten if the device changes.
+// layout contains the device names in each ResourceSlice. A device stays in its slice, so that only one slice must be rewritten
+// if the device changes.
 type layout [][]string
 
 // place removes and adds devices so that the slices contain exactly the keys of names. place keeps at least one slice, because a
@@ -119,9 +119,9 @@ func newDevice(name string, d api.Device, shares int64) resourceapi.Device {
 	return p
 }
 
-// taints returns the taints of a device. The taints prevent the scheduler from choosing a device that metalplugd would refuse
-// now. A taint with the effect NoExecute also evicts the pod that holds the device. A device has this taint only if that pod has
-// lost the device. All other problems may be temporary, so they do not evict the pod.
+// taints returns a device's taints. The taints prevent the scheduler from choosing a device that metalplugd would refuse now. A
+// taint with the effect NoExecute also evicts the pod that holds the device. A device has this taint only if that pod has lost
+// the device. All other problems may be temporary, so they do not evict the pod.
 func taints(d api.Device) []resourceapi.DeviceTaint {
 	var all []resourceapi.DeviceTaint
 	if d.Cordoned {
@@ -159,8 +159,8 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 	return all
 }
 
-// onPCI matches the path of a device below a PCI host bridge. The first group matches the host bridge. The second group matches
-// the PCI functions from the host bridge down to the device.
+// onPCI matches a device's path below a PCI host bridge. The first group matches the host bridge. The second group matches the
+// PCI functions from the host bridge down to the device.
 var onPCI = regexp.MustCompile(`/devices/(pci[0-9a-f]+:[0-9a-f]{2})((?:/[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])+)`)
 
 // place returns the PCIe root of a device. If the device is connected to a switch, place also returns the PCI function of the
@@ -181,7 +181,7 @@ func place(path string) (root, above string) {
 const nameLen = 63
 
 // assignNames assigns each device a name for the ResourceSlices. The names are the keys of the result. A device's name is its ID,
-// converted to a DNS label. If the label is too long, or is the same as that of another device, a hash of the ID is appended.
+// converted to a DNS label. If the label is too long, or is the same as another device's, a hash of the ID is appended.
 func assignNames(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {

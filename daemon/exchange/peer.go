@@ -20,8 +20,8 @@ const Direct = "direct"
 // libexec is the directory where the packages install the programs (packaging/install.sh).
 const libexec = "/usr/libexec/metalplug"
 
-// configVariable is the environment variable that passes the name of the configuration file to a child process. No systemd unit
-// sets it.
+// configVariable is the environment variable that passes the configuration file's name to a child process. No systemd unit sets
+// it.
 const configVariable = "METALPLUG_CONFIG"
 
 // ConfigFile returns the name of the configuration file that the parent process has passed. If the parent has passed none,
@@ -41,8 +41,8 @@ type Peer struct {
 	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the sockets
 	// in its directory, so a helper must not trust answers from any other process.
 	Activated bool
-	// Slots limits the number of simultaneous requests to the capacity of the channel. If Slots is nil, there is no limit, and
-	// the service manager may refuse a connection because of MaxConnections= (systemd.socket(5)).
+	// Slots limits the number of simultaneous requests to the channel's capacity. If Slots is nil, there is no limit, and the
+	// service manager may refuse a connection because of MaxConnections= (systemd.socket(5)).
 	Slots chan struct{}
 }
 
@@ -143,8 +143,8 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns the path of the program. find first looks in the directory of the running program, because a build puts all
-// programs into one directory. Then find looks where the packages install the programs.
+// find returns the program's path. find first looks in the running program's directory, because a build puts all programs into
+// one directory. Then find looks where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

@@ -97,8 +97,8 @@ func (s service) checkUnreserved(devices []*inventory.Status) error {
 }
 
 // answer returns the response for a container that uses the given devices. The response contains either the devices' nodes or
-// their CDI names. For bundles, the response contains the nodes, names and variables of all members, and an annotation that lists
-// the members of each bundle.
+// their CDI names. For bundles, the response contains all members' nodes, names and variables, and an annotation that lists each
+// bundle's members.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	all, err := s.byResource(devices)
 	if err != nil {
@@ -144,8 +144,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// env returns the variables that a container gets for the devices of one resource. A container with CDI names gets these
-// variables too, because if several CDI devices set the same variable, only the last value takes effect.
+// env returns the variables that a container gets for one resource's devices. A container with CDI names gets these variables
+// too, because if several CDI devices set the same variable, only the last value takes effect.
 func (g memberGroup) env() map[string]string {
 	env := map[string]string{g.Resource.Variable: strings.Join(ids(g.devices), ",")}
 	for _, d := range g.devices {
@@ -233,8 +233,8 @@ func convertAnswer(ids []string, answer *pluginapi.ContainerAllocateResponse) ap
 	return g
 }
 
-// Admit allocates n devices of the resource to the container of a new pod, as the kubelet does when it admits the pod. The
-// endpoint need not run. The callback taken() reports whether an earlier pod holds a device or share.
+// Admit allocates n of the resource's devices to a new pod's container, as the kubelet does when it admits the pod. The endpoint
+// need not run. The callback taken() reports whether an earlier pod holds a device or share.
 func (e *Endpoint) Admit(n int, taken func(id string) bool) (api.Allocation, error) {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)

@@ -27,9 +27,8 @@ type memberGroup struct {
 	devices []*inventory.Status
 }
 
-// byResource groups the members of the given bundles by their resource. The order of the members does not change. If the
-// service's resource has no bundles, the result is one group with all devices. The error means that a reload has removed the
-// resource of a member.
+// byResource groups the given bundles' members by resource. The order of the members does not change. If the service's resource
+// has no bundles, the result is one group with all devices. The error means that a reload has removed a member's resource.
 func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err error) {
 	if s.Resource.Member == nil {
 		return []memberGroup{{s, devices}}, nil
@@ -48,7 +47,7 @@ func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err
 	return all, nil
 }
 
-// annotation returns the annotation that lists the members of a bundle.
+// annotation returns the annotation that lists a bundle's members.
 func annotation(bundle *inventory.Status) (key, value string) {
 	members := make([]kubelet.Member, len(bundle.Members))
 	for i, m := range bundle.Members {

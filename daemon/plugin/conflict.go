@@ -25,8 +25,8 @@ import (
 )
 
 // If two plugins serve the same resource name, the kubelet requests devices from the plugin that registered last, but accepts
-// lists from both. The kubelet keeps the stream of the first plugin open, so the first plugin does not notice the second one.
-// Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
+// lists from both. The kubelet keeps the first plugin's stream open, so the first plugin does not notice the second one. Before
+// Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as any
 // stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
@@ -335,7 +335,7 @@ func newest(live []int) int {
 }
 
 // Parked keeps a connection from the kubelet open while another plugin serves the resource. The connection stays open even after
-// the endpoint has ended. Before Kubernetes 1.37, the kubelet would mistake the end of this connection for the end of the other
+// the endpoint has ended. Before Kubernetes 1.37, the kubelet would take the end of this connection for the end of the other
 // plugin. The service manager keeps a copy of the descriptor for the next process. The methods of Parked are safe for concurrent
 // use. The zero value holds no connection.
 type Parked struct {
@@ -346,7 +346,7 @@ type Parked struct {
 	files map[string]*os.File // keys are the names in the service manager
 }
 
-// parkedPrefix is the prefix of the names of all connections.
+// parkedPrefix is the prefix of all connection names.
 const parkedPrefix = "held-"
 
 // Take takes over the descriptors that an earlier process stored in the service manager.
@@ -361,7 +361,7 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// park keeps a connection of a resource open, unless c is nil. The error means that the service manager cannot store a copy.
+// park keeps a resource's connection open, unless c is nil. The error means that the service manager cannot store a copy.
 func (p *Parked) park(resource string, c *clients.Client) error {
 	if p.Store == nil || c == nil {
 		return nil
@@ -378,7 +378,7 @@ func (p *Parked) park(resource string, c *clients.Client) error {
 	return p.Store(name, f)
 }
 
-// drop closes the parked connection of a resource, and reports whether there was one.
+// drop closes a resource's parked connection, and reports whether there was one.
 func (p *Parked) drop(resource string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -393,7 +393,7 @@ func (p *Parked) drop(resource string) bool {
 	return true
 }
 
-// has reports whether a connection of a resource is parked.
+// has reports whether a resource's connection is parked.
 func (p *Parked) has(resource string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,10 +43,10 @@ const (
 	// streamLimit is the maximum time between a registration and the moment when the kubelet opens its stream.
 	streamLimit = time.Second
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet. Before
-	// Kubernetes 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
+	// Kubernetes 1.37, a device manager that is still processing the old stream's end would disconnect the new one.
 	settlePause = 100 * time.Millisecond
 	// restartPause replaces settlePause if the resource had an earlier endpoint. restartPause is longer than settlePause, because
-	// metalplugd does not know when the stream of that endpoint ended.
+	// metalplugd does not know when that endpoint's stream ended.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -96,8 +96,8 @@ type Endpoint struct {
 	// Parked keeps an endpoint's connection open if the endpoint ends while its resource is held back.
 	Parked *Parked
 	// Before is the time when the resource's last endpoint registered or ended. Before is zero if there was no endpoint. The last
-	// endpoint may have belonged to another process. A kubelet that was already running then must first process the end of that
-	// endpoint.
+	// endpoint may have belonged to another process. A kubelet that was already running at that time must first process that
+	// endpoint's end.
 	Before time.Time
 
 	probe    liveness.Probe

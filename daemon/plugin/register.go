@@ -35,9 +35,8 @@ type registration struct {
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// updateKubelet records the current kubelet.sock. The parameter "before" is the time when an earlier endpoint last registered
-// or ended. If the socket is older than this time, the kubelet knew that endpoint and may still be processing the end of that
-// endpoint.
+// updateKubelet records the current kubelet.sock. The parameter "before" is the time when an earlier endpoint last registered or
+// ended. If the socket is older than this time, the kubelet knew that endpoint and may still be processing its end.
 func (r *registration) updateKubelet(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return

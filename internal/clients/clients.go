@@ -58,7 +58,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// RemoteAddr returns the client itself, because net/http passes this address to the handler of each request.
+// RemoteAddr returns the client itself, because net/http passes this address to each request's handler.
 func (c *Client) RemoteAddr() net.Addr { return c }
 
 // Network returns "unix".

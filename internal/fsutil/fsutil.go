@@ -47,7 +47,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// ReadDated is like ReadRegular, but also returns when the file was last modified. A separate call of os.Stat could find another
+// ReadDated is like ReadRegular, but also returns when the file was last modified. A separate call to os.Stat could find another
 // file under the same name.
 func ReadDated(name string, limit int64) (text []byte, modified time.Time, err error) {
 	// With O_PATH, the kernel does not open the device or pipe behind the name (open(2)). Opening a watchdog, for example, starts
@@ -80,7 +80,7 @@ func ReadDated(name string, limit int64) (text []byte, modified time.Time, err e
 	return text, info.ModTime(), err
 }
 
-// SyncDir flushes the entries of a directory to disk, so that they survive a crash.
+// SyncDir flushes a directory's entries to disk, so that they survive a crash.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -34,7 +34,7 @@ func (p *Probe) End() {
 }
 
 // Alive blocks until the loop has answered or ended, or until ctx ends. Alive may be called before the loop starts. If ctx ends,
-// Alive returns the context's error, together with the name of the loop.
+// Alive returns the context's error, together with the loop's name.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()
 	select {

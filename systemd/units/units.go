@@ -64,7 +64,7 @@ func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	// The result is also "done" if a condition of the unit is false, because the unit then has nothing to do.
+	// The result is also "done" if one of the unit's conditions is false, because the unit then has nothing to do.
 	case err == nil && result == "done":
 		return nil
 	case err == nil:
@@ -73,7 +73,7 @@ func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
-		// If this request fails, the next call of Run replaces the job.
+		// If this request fails, the next call to Run replaces the job.
 		_, _ = c.StopUnitContext(stopping, name, replace, nil)
 	}
 	return fmt.Errorf("run %s: %w", name, err)

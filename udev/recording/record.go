@@ -151,10 +151,10 @@ func diskMounts(mountinfo string, devices []udev.Device) string {
 	return kept.String()
 }
 
-// writeAttrs writes the attributes of a device, including those in subdirectories that are not devices themselves. The kernel
-// does not provide a list of attributes. A future class may need any attribute, and a recording cannot be extended later.
-// Therefore, writeAttrs reads every file for which isOmitted returns false. The kernel refuses to open an attribute that cannot
-// be read, even for root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
+// writeAttrs writes a device's attributes, including those in subdirectories that are not devices themselves. The kernel does not
+// provide a list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore,
+// writeAttrs reads every file for which isOmitted returns false. The kernel refuses to open an attribute that cannot be read,
+// even for root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
 func (r *Recorder) writeAttrs(text *strings.Builder, sysPath, below string, depth int) {
 	entries, err := os.ReadDir(r.Path(path.Join(sysPath, below)))
 	if err != nil {

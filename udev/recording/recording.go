@@ -58,7 +58,7 @@ func (r *Recording) Devices() []udev.Device {
 	return devices
 }
 
-// paths returns the paths of the devices, with parents before their children.
+// paths returns the devices' paths, with parents before their children.
 func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
 // Write creates the recording's tree in root/sys, root/dev and root/proc. Write creates the directory root if it does not exist.

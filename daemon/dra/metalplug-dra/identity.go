@@ -48,7 +48,7 @@ func identity(file, token, user string, used chan<- struct{}, refused *atomic.Bo
 }
 
 // transport fills a channel after each request, because client-go may have read a renewed token or certificate for the request.
-// transport also records whether the API server refused the identity of the last request.
+// transport also records whether the API server refused the last request's identity.
 type transport struct {
 	http.RoundTripper
 	used    chan<- struct{}
