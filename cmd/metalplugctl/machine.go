@@ -160,8 +160,7 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 	p = process{pid: pid, name: filepath.Base(words[0])}
 	words = words[1:]
 	runs := func(commands ...string) bool { return len(words) > 0 && slices.Contains(commands, words[0]) }
-	switch p.name {
-	case "kubelet", "kubelite":
+	if p.name == "kubelet" || p.name == "kubelite" {
 		p.args = words
 		return p, true
 	}

@@ -26,12 +26,11 @@ func Parse(text []byte) (*Recording, error) {
 	if err := p.endBlock(); err != nil {
 		return nil, fmt.Errorf("line %d: %w", number, err)
 	}
-	r := p.recording
 	// Derived entries are added last, because entries in the text take precedence over them.
-	for _, path := range r.paths() {
-		r.tree.derive(r.devices[path].Device)
+	for _, d := range p.recording.Devices() {
+		p.recording.tree.derive(d)
 	}
-	return r, nil
+	return p.recording, nil
 }
 
 // parser contains the parser's state between two lines of a recording.

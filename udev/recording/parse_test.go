@@ -26,6 +26,7 @@ func TestParseErrors(t *testing.T) {
 		"path slash":            {"P: /devices//a\n", `line 1: expected a plain path, found "sys/devices//a"`},
 		"path end":              {"P: /devices/a/\n", `line 1: expected a plain path, found "sys/devices/a/"`},
 		"long name":             {"P: /devices/" + strings.Repeat("x", 4096) + "\n", `line 1: expected a plain path, found "sys/devices/xxxxxxxx`},
+		"deep":                  {"P: /devices/" + strings.Repeat("x/", 1<<20) + "\n", `line 1: expected a plain path, found "sys/devices/x/x/x/x/`},
 		"long element":          {"P: /devices/" + strings.Repeat("x", 256) + "\n", `line 1: expected a plain path, found "sys/devices/xxxxxxxx`},
 		"property":              {head + "E: X\n", `line 3: expected NAME=VALUE, found "X"`},
 		"property NUL":          {head + "E: X=\x00\n", `line 3: expected no NUL`},

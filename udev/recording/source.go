@@ -204,8 +204,8 @@ func Bundled() []BundledFile {
 	for i, entry := range entries {
 		text, _ := bundled.ReadFile(path.Join("bundled", entry.Name()))
 		first, _, _ := strings.Cut(string(text), "\n")
-		title, _ := strings.CutPrefix(first, "# title:")
-		list[i] = BundledFile{strings.TrimSuffix(entry.Name(), ".umockdev"), strings.TrimSpace(title), text}
+		title := strings.TrimSpace(strings.TrimPrefix(first, "# title:"))
+		list[i] = BundledFile{strings.TrimSuffix(entry.Name(), ".umockdev"), title, text}
 	}
 	return list
 }

@@ -3,7 +3,6 @@
 package recording
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path"
@@ -60,7 +59,10 @@ func (t tree) addDir(name string) error {
 	case ok:
 		return fmt.Errorf("expected a directory at /%s, found a file or a link", name)
 	}
-	if err := cmp.Or(checkName(name), t.addDir(path.Dir(name))); err != nil {
+	if err := checkName(name); err != nil { // this limits the depth of the recursion
+		return err
+	}
+	if err := t.addDir(path.Dir(name)); err != nil {
 		return err
 	}
 	t[name] = entry{kind: isDir}
