@@ -17,7 +17,7 @@ type Place struct {
 	NUMA int      // NUMA node, or -1 if unknown
 }
 
-// PlaceOf returns the place of a device in the tree.
+// PlaceOf returns a device's place in the tree.
 func PlaceOf(d *device.Device) Place {
 	p := Place{NUMA: d.NUMANode}
 	if function := d.Function(); function != "" {

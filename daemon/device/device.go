@@ -55,7 +55,7 @@ type Node struct {
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process can have a shared node open without using any device.
+// Shared reports whether all devices in a class share this node. A process can have a shared node open without using any device.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
 		// drivers/gpu/drm/amd/amdkfd/kfd_chardev.c

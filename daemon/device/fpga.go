@@ -43,8 +43,7 @@ var FPGA = Class{
 	Name: FPGAName,
 	Doc:  "FPGA accelerators: ports of DFL cards, and Xilinx cards with XRT or xdma",
 	Match: []udev.Match{
-		// The subsystem of a port is the platform bus. The match does not contain a driver, because the driver may not be bound
-		// yet.
+		// A port's subsystem is the platform bus. The match does not contain a driver, because the driver may not be bound yet.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},

@@ -179,7 +179,7 @@ func (r *recipe) addFunction(function string) {
 	}
 	r.addDRM(function, renders...)
 	r.addDRM(function, cards...)
-	for _, name := range r.Numbered(function+"/accel", "accel") { // accel_controlD* of Habana controls the card
+	for _, name := range r.Numbered(function+"/accel", "accel") { // Habana's accel_controlD* controls the card
 		r.add("/dev/accel/" + name)
 	}
 	if len(r.Nodes) == 0 {

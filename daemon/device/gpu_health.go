@@ -8,8 +8,8 @@ package device
 // (intel_gt_reset_global), drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged) and
 // drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). The second part of this file handles NVIDIA.
 //
-// The attributes ras/*_err_count of amdgpu are not read. On most chips, a read resets the counter (amdgpu_ras_sysfs_read), so
-// other programs would miss errors.
+// amdgpu's attributes ras/*_err_count are not read. On most chips, a read resets the counter (amdgpu_ras_sysfs_read), so other
+// programs would miss errors.
 
 import (
 	"path"

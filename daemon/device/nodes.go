@@ -36,10 +36,9 @@ func (r *recipe) fail(err error) {
 	}
 }
 
-// add adds a node that the container requires. The path in the container is the usual name of the node. The path on the host is
-// the first of the given links that points to the node, because a link still identifies the same device after a reboot. If no
-// link points to the node, the path on the host is the usual name. If the node is missing, the recipe gets an [ErrIncomplete]
-// error.
+// add adds a node that the container requires. The path in the container is the node's usual name. The path on the host is the
+// first of the given links that points to the node, because a link still identifies the same device after a reboot. If no link
+// points to the node, the path on the host is the usual name. If the node is missing, the recipe gets an [ErrIncomplete] error.
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
 	if err != nil {

@@ -189,7 +189,7 @@ type Work struct {
 // Information).
 type Smart struct {
 	Known       bool   `json:"known"`       // whether the controller has reported its health
-	Warning     uint8  `json:"warning"`     // critical warnings of the drive, as bits
+	Warning     uint8  `json:"warning"`     // the drive's critical warnings, as bits
 	Used        uint8  `json:"used"`        // percentage of the drive's rated life that has been used, from 0 to 255
 	Spare       uint8  `json:"spare"`       // percentage of spare blocks left
 	Temperature int    `json:"temperature"` // degrees Celsius
@@ -293,7 +293,7 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 
 // nvmeTarget returns the target for a namespace. The identity includes the controller's serial number, because the ID of a
 // namespace that reports no identifier is derived from this number. The identity also includes the diskseq, which increases each
-// time a disk appears (Documentation/ABI/testing/sysfs-block). A reset of the controller briefly stops all its namespaces. The
+// time a disk appears (Documentation/ABI/testing/sysfs-block). Resetting the controller briefly stops all of its namespaces. The
 // reset is therefore automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true, Identity: h.identity(d.SysPath, "wwid", "diskseq", "device/serial")}

@@ -36,7 +36,7 @@ type Evidence struct {
 	Of string `json:"of,omitempty"`
 
 	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that does not
-	// include any writes by an unknown process. In each presence, the kernel starts to count at 0.
+	// include any writes by an unknown process. In each presence, the kernel starts counting at 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
 	// Asked is the presence in which metalplug last checked that no process had the disk open. metalplug makes this check just
@@ -123,7 +123,7 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	return v, ""
 }
 
-// Read is the result of reading a part of a disk.
+// Read is the result of reading part of a disk.
 type Read struct {
 	Blank   int64  // number of blank bytes before the first data
 	Size    int64  // size of the disk in bytes

@@ -64,7 +64,7 @@ func New(o Options) *Inspector {
 // SetRules sets the rules for future inspections and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
-	for _, s := range n.subjects { // start to poll classes that had no rule before
+	for _, s := range n.subjects { // start polling classes that had no rule before
 		n.pollSubject(s)
 	}
 	n.Enumerate()

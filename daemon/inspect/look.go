@@ -50,7 +50,7 @@ type Subject struct {
 
 	udev      *udev.Device // last report from udev, which shares memory with the sightings
 	phase     phase
-	lookAgain bool // another inspection is needed after the running one
+	lookAgain bool // another inspection is needed after the current one
 	removed   bool // an inspection found nothing, and the inspector has dropped the subject
 	gone      bool // udev has reported that the device was removed
 

@@ -29,7 +29,7 @@ type membership struct {
 	vacant bool
 }
 
-// bundler assembles the bundles of an inventory.
+// bundler assembles an inventory's bundles.
 type bundler struct{ *loop }
 
 // name returns the ID by which the kubelet knows a device. For a bundle member, this is the bundle's ID.

@@ -90,8 +90,8 @@ func (i *Inventory) RecordNoHolders(id string, target *device.Target) {
 	})
 }
 
-// Surveyed records the progress of reading a disk. The parameter target identifies the disk that was read. The parameter "from"
-// is the evidence that existed when the read began. Surveyed does not wait.
+// Surveyed records how far a disk has been read. The parameter target identifies the disk that was read. The parameter "from" is
+// the evidence that existed when the read began. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.postAbout(id, func(l *loop, e *entry) {
 		if !l.facts(e).MustRead() || !e.sighting.Target.Alike(target) || e.isOutdated() {

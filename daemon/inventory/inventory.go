@@ -2,9 +2,9 @@
 
 // Package inventory owns the list of devices and their state.
 //
-// One goroutine owns all data of the inventory. This goroutine never reads hardware. Inspections run in other goroutines and post
-// their results. Events, lost events and the periodic audit all result in the same kind of request, which is to inspect a path.
-// Readers get an immutable [Snapshot] and a channel that is closed when a newer snapshot exists.
+// One goroutine owns all of the inventory's data. This goroutine never reads hardware. Inspections run in other goroutines and
+// post their results. Events, lost events and the periodic audit all result in the same kind of request, which is to inspect a
+// path. Readers get an immutable [Snapshot] and a channel that is closed when a newer snapshot exists.
 package inventory
 
 import (
@@ -71,7 +71,7 @@ type Options struct {
 	Log        *slog.Logger
 }
 
-// Inventory is the set of devices of this node. The methods are safe for concurrent use.
+// Inventory is the set of devices on this node. The methods are safe for concurrent use.
 type Inventory struct {
 	Options
 	requests
@@ -179,7 +179,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 }
 
 // Alive waits until the goroutine that owns the inventory has answered and then returns nil. If ctx ends first, Alive returns the
-// error of ctx. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
+// context's error. The goroutine that reads from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error {
 	return i.postAndWait(ctx, func(*loop) error { return nil })
 }

@@ -37,7 +37,7 @@ type devices struct {
 	granted      map[string][]*entry    // by device number, the devices whose pods may open a node with this number
 	dirty        map[*entry]bool        // devices that changed since the last publication
 	notesStale   map[*entry]bool        // devices that changed since the last inspection began
-	reservations []*reservation         // reservations of workers, oldest first
+	reservations []*reservation         // the workers' reservations, oldest first
 	resend       map[string]bool        // resources whose list must be sent again even though it has not changed
 	stale        bool                   // a device that is not offered changed since the last publication
 	unsaved      bool                   // something has changed since the last save, and a timer will save it

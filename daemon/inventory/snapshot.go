@@ -54,7 +54,7 @@ type Observation struct {
 	Present    bool
 	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
-	Nodes      []device.Node  // existing nodes of the device, even if it is not offered
+	Nodes      []device.Node  // the device's existing nodes, even if it is not offered
 	Target     *device.Target // identifies the device while metalplug is working on it
 }
 
@@ -73,9 +73,9 @@ func (s *Status) StableReason() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
 
-// Offer is the device list of one resource. Offer is never modified after publication.
+// Offer is one resource's device list. Offer is never modified after publication.
 type Offer struct {
-	Version uint64    // increases with each change of this offer
+	Version uint64    // increases with each change to this offer
 	Listed  uint64    // increases with each change to IDs, health or NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
 	Members []*Status // devices of the resource that are in bundles instead of in the list, sorted by ID

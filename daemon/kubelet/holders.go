@@ -259,7 +259,7 @@ func CleanError(err error, limit time.Duration) error {
 	// The message has the form connection error: desc = "transport: …: dial unix /x: connect: …"
 	// (internal/transport/http2_client.go).
 	if _, cause, ok := strings.Cut(s.Message(), ": connect: "); ok && strings.Contains(s.Message(), "dial unix ") {
-		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller adds the name of the socket
+		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller adds the socket's name
 	}
 	return errors.New(hungUp)
 }

@@ -114,7 +114,7 @@ func (l Lease) Equal(o Lease) bool {
 type Event struct {
 	Name    Name
 	Tenants []string // only for the events "started" and "listed": the UIDs in the kubelet's checkpoint
-	Medium  string   // only for the event "started": the medium of the disk
+	Medium  string   // only for the event "started": the disk's medium
 	Reason  string   // only for the event "failed": the cause
 	Order   Order    // only for the event "failed": the work, if the operator ordered it
 	// Proven reports whether the device can be offered when it has no tenant. Such a device needs no evidence, has complete
@@ -154,7 +154,7 @@ func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 	return l, nil, fmt.Errorf("%w: %s in state %s", ErrEvent, e.Name, l.State)
 }
 
-// meets reports whether the lease meets a condition of the table.
+// meets reports whether the lease meets a condition in the table.
 func (l Lease) meets(c Condition, e Event) bool {
 	switch c {
 	case Always:

@@ -2,7 +2,7 @@
 
 package reset
 
-// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. Volume managers and file systems
+// The quick check reads the first and last 16 MiB of a disk and 4,096 random blocks in between. Volume managers and file systems
 // keep their signatures near the start or the end of a disk. The check treats a disk as blank if every byte that it reads is 00,
 // or every byte is ff.
 

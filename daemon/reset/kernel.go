@@ -135,7 +135,7 @@ type host struct {
 	step step
 
 	run      string                        // "/run", which contains udevd's state in the directory "udev"
-	locks    string                        // the directory of the lock files
+	locks    string                        // the directory for the lock files
 	settings func() (config.Config, error) // reads the configuration
 	selects  func(Request) error           // returns an error if the resource does not select the device
 	// holders returns the processes that have the given devices open.

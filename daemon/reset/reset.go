@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package reset reads, resets and erases devices. The package contains the client for the daemon ([Client]) and the server for
-// the program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
+// the program metalplug-reset ([Serve]). The program handles one request and exits. No other metalplug program opens device
 // nodes.
 //
-// metalplug-reset does not trust any field of the request. The program looks for the device below /sys/devices. It reads
+// metalplug-reset does not trust any field in the request. The program looks for the device below /sys/devices. It reads
 // /etc/metalplug, and refuses a device that the resource does not select, or a method that the resource does not name. The
 // program reads kernel attributes to identify the device and to find its users. If the kernel can open this kind of device
 // exclusively, the program does so and repeats the checks. Then the program does the work, and verifies and reports the result.

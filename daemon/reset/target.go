@@ -132,7 +132,7 @@ func (h *host) openDevice(sysPath string, flags int) (fd int, err error) {
 	return -1, err
 }
 
-// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report the process.
+// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which process.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, part of another device, or open elsewhere")
 
 // openError returns the error for an errno that open(2) returned for a node.

@@ -117,8 +117,8 @@ func possiblePaths(name string) []string {
 	return names
 }
 
-// isNodeOf reports whether a file is a node of a device. isNodeOf compares the device numbers if possible. Otherwise, isNodeOf
-// checks whether the file is the device's node in /dev.
+// isNodeOf reports whether a file is a node of a device. isNodeOf compares the device numbers if there are any. Otherwise,
+// isNodeOf checks whether the file is the device's node in /dev.
 func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	if number, block := Number(found); number != "" && block == n.Block && n.Number != "" {
 		return number == n.Number

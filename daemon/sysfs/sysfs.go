@@ -30,7 +30,7 @@ var ErrGone = errors.New("gone")
 // AttrSize is the maximum size of an attribute in bytes. The kernel returns at most one page.
 const AttrSize = 4096
 
-// Devices is the directory below which sysfs shows all devices. The other directories of sysfs contain links into it.
+// Devices is the directory below which sysfs shows all devices. The other directories in sysfs contain links into it.
 const Devices = "/sys/devices/"
 
 // Tree contains the locations of the files that the kernel provides. The methods of Tree accept kernel paths ("/sys/devices/…",

@@ -76,7 +76,8 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use is an error that describes how this machine uses a block device.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost is true if the host itself certainly uses the device. If ByHost is false, the user may be a pod that has the device.
+	// ByHost is true if it is certain that the host itself uses the device. If ByHost is false, the user may be a pod that has the
+	// device.
 	ByHost bool
 	// Unread is the error from reading a file that shows the use, or nil. After an error, metalplug treats the device as in use.
 	Unread error

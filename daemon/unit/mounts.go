@@ -15,8 +15,8 @@ import (
 
 // Mounts prepares the mounts for metalplugd.service. The parameter specs is the directory of CDI specs. If a resource has inject
 // = "cdi" and no cdi_kind, or serve = "dra", Mounts creates the link dir/cdi, which leads to specs. metalplugd.service mounts the
-// target of the link (BindPaths=). If there is no such resource, Mounts removes the link. The daemon can then neither see nor
-// update metalplug's files in specs, so Mounts removes these files too.
+// link's target (BindPaths=). If there is no such resource, Mounts removes the link. The daemon can then neither see nor update
+// metalplug's files in specs, so Mounts removes these files too.
 func Mounts(file, dir, specs string) error {
 	link := filepath.Join(dir, "cdi")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

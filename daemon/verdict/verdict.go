@@ -52,7 +52,7 @@ type Verdict struct {
 	Parked  bool
 	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
-	Warning string // a fault that does not prevent the use of the device
+	Warning string // a fault that does not prevent pods from using the device
 	// Reserved explains why no tenant except the current one may have the device, for example because the host is using the device.
 	// Barred is [BeingCleared] while the device must be cleared, and otherwise the same text as Reserved. Barred is empty if
 	// Reserved describes only data that is erased before the next container starts.
