@@ -147,8 +147,8 @@ func Populated(root, podUID string) (bool, error) {
 //
 // The kubelet creates a pod's cgroup before the first container starts. The kubelet removes the cgroup after the last process has
 // exited, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver but containerd does not, the
-// containers are in other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in such containers, but
-// findPods does not.
+// containers are in other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in those containers, but
+// findPods does not find their cgroups.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {

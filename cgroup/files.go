@@ -271,8 +271,8 @@ type link struct {
 
 func (l link) path() string { return l.dir + "/" + l.name }
 
-// onlyPath reports whether a descriptor was opened with O_PATH. Such a descriptor gives no access to the device and does not keep
-// the device in use. A pod with CAP_MKNOD can create a node of any device and open the node with O_PATH. For such a descriptor,
+// onlyPath reports whether a descriptor was opened with O_PATH. An O_PATH descriptor gives no access to the device and does not
+// keep it in use. A pod with CAP_MKNOD can create a node for any device and open the node with O_PATH. For an O_PATH descriptor,
 // the mode of the link in procfs grants no permission (fs/proc/fd.c, tid_fd_update_inode). The mode is the same for a device that
 // was opened with the access mode 3, so onlyPath also reads the flags.
 func (l link) onlyPath() bool {

@@ -39,7 +39,7 @@ type scanner struct {
 	finished bool // set when the process was read or abandoned, so that later results are ignored
 
 	// used by [scan.drain]
-	lastSteps  int64 // value of the field steps at the last check
+	lastSteps  int64 // value of steps at the last check
 	idleChecks int   // number of checks since steps last changed
 }
 

@@ -68,9 +68,9 @@ type daemon struct {
 	specs       *cdi.Specs
 	turnover    *turnover.Turnover
 	audit       *audit.Log
-	lastHolders map[string][]api.Pod // the pods that noteHolders got in its last call; only the goroutine of askHolders uses them
+	lastHolders map[string][]api.Pod // the pods that noteHolders got in its last call; used only by askHolders's goroutine
 	endpoints   *endpoints
-	pods        chan struct{} // has a buffer of one, which is full if a pod has ended or got devices since the last query
+	pods        chan struct{} // has a buffer of one, which is full if a pod has ended or received devices since the last query
 	control     *control.Server
 	claims      *claims
 	config      atomic.Pointer[config.Config] // current configuration, including reloads

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is a file below paths.run. If the file exists, metalplugd has already started once since boot. The file has a
-// directory of its own, because the sandbox does not let metalplugd write to the sockets' directory.
+// startMark is a file below paths.run. If the file exists, metalplugd has already started once since boot. The file has its own
+// directory, because the sandbox does not let metalplugd write to the sockets' directory.
 const startMark = "daemon/started"
 
 // errOther means that another instance of metalplugd is running.
@@ -25,8 +25,8 @@ var errOther = errors.New("another metalplugd uses this directory; stop it, or c
 // instances would overwrite each other's state or register the same resources. lockPaths creates the state directory if
 // necessary. lockPaths locks the directories themselves with flock(2), because another process could remove a lock file. A lock
 // on a directory also works if the other instance uses a path with a symbolic link. The kernel removes the locks when the process
-// ends. If a directory cannot be opened, lockPaths does not lock it. Without the state directory, the daemon works without a
-// saved state. Without the kubelet's directory, the daemon waits for the kubelet.
+// ends. If a directory cannot be opened, lockPaths does not lock it. If the state directory is missing, the daemon works without
+// a saved state. If the kubelet's directory is missing, the daemon waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File

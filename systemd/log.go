@@ -128,7 +128,7 @@ type journalSocket struct {
 }
 
 // Write sends a datagram to journald. After an error, Write connects once more, because journald may have created a new socket.
-// If this fails too, Write writes the line as text to standard error.
+// If this also fails, Write writes the line as text to standard error.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {

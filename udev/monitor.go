@@ -181,9 +181,9 @@ func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p
 
 // receive receives one event. If the queue is empty, the error is EAGAIN.
 //
-// The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty
-// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). A receiver that enumerated all devices earlier would miss the messages
-// that the kernel drops afterwards. The overflow is therefore reported as soon as the queue is empty, and not before.
+// The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty (NETLINK_S_CONGESTED
+// in net/netlink/af_netlink.c). A receiver that enumerated all devices earlier would miss the messages that the kernel drops
+// later. The overflow is therefore reported as soon as the queue is empty, and not before.
 func (m *Monitor) receive(fd int) (Event, error) {
 	for {
 		// With the flag MSG_TRUNC, the kernel returns the true length of a message even if the message is longer than the

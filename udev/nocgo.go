@@ -7,7 +7,7 @@ package udev
 import "errors"
 
 // errNoLibudev means that this program was built without cgo or with the tag nolibudev, so it cannot enumerate the machine's
-// devices. Recordings and the event socket still work in such a build.
+// devices. Recordings and the event socket still work in that build.
 var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
 
 func checkLibudev() error { return errNoLibudev }

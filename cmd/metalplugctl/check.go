@@ -119,7 +119,7 @@ func (f *checkedFiles) warnOfMistakes(c config.Config, r config.Resource, report
 	}
 }
 
-// compare adds a warning if a resource gets no usable device on this node, or if its exclude patterns match no device. The result
+// compare adds a warning if a resource has no usable device on this node, or if its exclude patterns match no device. The result
 // is the key that the warning is about.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
 	switch key = cmp.Or(match.key, "match"); {
@@ -275,7 +275,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patt
 	}
 }
 
-// explainIdle explains why the resource gets no usable device, or returns "" if it gets one.
+// explainIdle explains why the resource has no usable device, or returns "" if it has one.
 func (t resourceMatch) explainIdle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):

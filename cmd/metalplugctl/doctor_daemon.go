@@ -172,7 +172,7 @@ func (d *doctor) checkUnits() (fine string) {
 }
 
 // checkDevices checks the devices' health. checkDevices does not report a built-in resource that has no device, because most
-// nodes lack some kinds of hardware, such as FPGAs. checkDevices reports a cordoned device, because an operator may have
+// nodes lack some kinds of hardware, such as FPGAs. checkDevices does report a cordoned device, because an operator may have
 // forgotten the cordon. If several devices have the same problem, a single finding names one of them and counts the others.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)

@@ -119,7 +119,7 @@ func (d *doctor) checkRegistration() (fine string) {
 
 // checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd asks the kubelet
 // (PodResources v1, GetAllocatableResources), because only root can open the kubelet's socket, and the doctor may run as another
-// user. The two numbers may differ for some milliseconds after the device list changes.
+// user. The two numbers may differ for a few milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.KubeletCounts
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {

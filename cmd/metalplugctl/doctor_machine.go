@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// pciClasses lists the PCI classes of hardware that metalplug can offer. The field class is how the text of a PCI function's
-// sysfs attribute "class" begins (include/linux/pci_ids.h).
+// pciClasses lists the PCI classes of hardware that metalplug can offer. The field class contains the first characters of a PCI
+// function's sysfs attribute "class" (include/linux/pci_ids.h).
 var pciClasses = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
@@ -125,7 +125,7 @@ const (
 	crioFile       = "/etc/crio/crio.conf"
 )
 
-// checkCDI checks that the container runtime accepts CDI device names. checkCDI does nothing if no resource uses such names.
+// checkCDI checks that the container runtime accepts CDI device names. checkCDI does nothing if no resource uses CDI names.
 func (d *doctor) checkCDI() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool {
 		return r.Inject == config.InjectCDI || r.Serve == config.ServeDRA

@@ -77,7 +77,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return fmt.Errorf("invalid --%s %q: must be true or false", invalid.GetFlag().Name, invalid.GetValue())
 	}
-	_, name, _ := strings.Cut(err.Error(), " -") // the text of all other errors ends with the flag
+	_, name, _ := strings.Cut(err.Error(), " -") // every other error's text ends with the flag
 	return fmt.Errorf("unknown flag %q for %q", "-"+name, cmd.CommandPath())
 }
 

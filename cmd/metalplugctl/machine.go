@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine gives access to the files and processes of a node.
+// machine gives access to a node's files and processes.
 type machine struct {
 	root string // directory that contains the files of the node, or empty for /
 
@@ -175,7 +175,8 @@ func (m machine) ofRoot(pid string) bool {
 	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
 }
 
-// k3sKubeletFlags returns the flags that k3s passes to its kubelet. The argument --kubelet-arg=root-dir=/x contains such a flag.
+// k3sKubeletFlags returns the flags that k3s passes to its kubelet. For example, the argument --kubelet-arg=root-dir=/x contains
+// the flag --root-dir=/x.
 func k3sKubeletFlags(args []string) (flags []string) {
 	for i, arg := range args {
 		value, ok := strings.CutPrefix(arg, "--kubelet-arg=")

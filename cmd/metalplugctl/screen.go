@@ -99,7 +99,7 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark, such as "warning: ", and a text after it. If the width has no limit, the output is a single line, so that
+// line writes a mark, such as "warning: ", followed by a text. If the width has no limit, the output is a single line, so that
 // tools can search it.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}

@@ -176,7 +176,7 @@ func treeName(p api.Place) string {
 	return p.ID
 }
 
-// drawing collects the text of an SVG picture.
+// drawing collects an SVG picture's text.
 type drawing struct {
 	strings.Builder
 	width int // width of the part that has been drawn

@@ -261,7 +261,7 @@ func (f file) append(lines []byte) error {
 			return err
 		}
 	}
-	if last[0] != '\n' { // a crash has cut off the end of the last line
+	if last[0] != '\n' { // a crash has cut off the last line's end
 		lines = append([]byte{'\n'}, lines...)
 	}
 	if _, err = open.Write(lines); err == nil {

@@ -91,8 +91,8 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 }
 
 // pruneClaims removes a device from claim specs if the device is absent, has other nodes or belongs to another tenant. Until the
-// claim is prepared again, none of its containers can start with such a device. pruneClaims reads the claims and their devices
-// from the files, so it also works after the daemon has restarted.
+// claim is prepared again, none of its containers can start with that device. pruneClaims reads the claims and their devices from
+// the files, so it also works after the daemon has restarted.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.prunedVersion == snapshot.Version {
 		return nil

@@ -33,7 +33,7 @@ type spec struct {
 
 // writeFile writes a spec to a file. writeFile uses the oldest version of the format that supports everything in the spec.
 // writeFile leaves a file that already has this content alone, because runtimes reread all specs after each change to the
-// directory. A runtime rejects a spec without devices, so writeFile removes the file for such a spec.
+// directory. A runtime rejects a spec without devices, so writeFile removes the file if the spec has none.
 func writeFile(file string, spec specs.Spec) (err error) {
 	if len(spec.Devices) == 0 {
 		if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {

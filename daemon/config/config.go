@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// DefaultFile is the configuration file that is read if no other file is given. DefaultFile need not exist.
+// DefaultFile is the configuration file that is read by default. DefaultFile need not exist.
 const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.

@@ -28,7 +28,7 @@ const (
 type abilities struct{ methods, scrubs []string }
 
 // classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for the class's devices.
-// The helper refuses a method if the device's driver would stop working after such a reset.
+// The helper refuses a method if the device's driver would stop working after the reset.
 var classAbilities = map[string]abilities{
 	device.GPUName:        {methods: []string{"pci", "vfio"}},
 	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}},
@@ -227,8 +227,8 @@ func takeReset(t *table, r *Resource) {
 }
 
 // requireScrub reports a disk resource that does not specify how a pod's data is erased. There is no default, because only the
-// operator can decide how to erase the data. A resource of class node may match disks on only some nodes. If such a resource sets
-// no scrub, the resource is valid, but metalplug does not offer its disks.
+// operator can decide how to erase the data. A resource of class node may match disks on only some nodes. If that resource sets
+// no scrub, it is valid, but metalplug does not offer its disks.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != device.NVMeName && r.Class != device.NodeName {
 		return

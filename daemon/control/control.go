@@ -166,8 +166,8 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of refusals that are recorded.
 const maxRefusals = 16
 
-// recordRefusal records that metalplugd refused a call of the kubelet for a container or a claim. A repetition of the last refusal
-// replaces it.
+// recordRefusal records that metalplugd refused a call of the kubelet for a container or a claim. If the last refusal occurs
+// again, the new record replaces it.
 func (s *Server) recordRefusal(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()

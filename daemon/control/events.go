@@ -58,8 +58,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 }
 
 // slowClient is how long a client may take to read one snapshot's events. A client that takes longer and misses snapshots gets an
-// event with the number of missed snapshots. A faster client gets no such event, even if metalplugd publishes several snapshots
-// in a short time.
+// event with the number of missed snapshots. A faster client does not get this event, even if metalplugd publishes several
+// snapshots in a short time.
 const slowClient = time.Second
 
 // missedEvents returns an event for a client that took too long to read a snapshot's events. The parameters are the version of

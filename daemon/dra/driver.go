@@ -186,7 +186,7 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		}
 		retry = nil
 		s, err := d.fetch(ctx)
-		if err != nil { // the method follow logs that metalplugd cannot be reached
+		if err != nil { // follow logs that metalplugd cannot be reached
 			retry = time.After(retryInterval)
 			continue
 		}

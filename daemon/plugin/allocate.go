@@ -76,7 +76,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 }
 
 // checkUnreserved returns an error for a device that only its last pod may use. If the last pod has ended, the kubelet may give
-// such a device to a new pod, which must not see the data that the last pod left.
+// the device to a new pod, which must not see the data that the last pod left behind.
 func (s service) checkUnreserved(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdatedIDs(d); len(old) > 0 {
@@ -144,8 +144,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// env returns the variables that a container gets for one resource's devices. A container with CDI names gets these variables
-// too, because if several CDI devices set the same variable, only the last value takes effect.
+// env returns the variables that a container gets for one resource's devices. A container with CDI names also gets these
+// variables, because only the last value takes effect if several CDI devices set the same variable.
 func (g memberGroup) env() map[string]string {
 	env := map[string]string{g.Resource.Variable: strings.Join(ids(g.devices), ",")}
 	for _, d := range g.devices {

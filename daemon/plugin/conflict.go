@@ -44,7 +44,7 @@ const (
 	// lateConfirmDelay replaces confirmDelay while the kubelet may still be processing the last list or the end of an earlier
 	// stream.
 	lateConfirmDelay = time.Second
-	// retryDelay is the delay before the next query if a query got no answer.
+	// retryDelay is the delay before the next query if the last one got no answer.
 	retryDelay = 10 * time.Second
 	// returnPause is how long another plugin may take to restart before the endpoint registers.
 	returnPause = time.Second
@@ -174,7 +174,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	return settlePause
 }
 
-// askIn schedules the next query after the given delay, and returns this delay.
+// askIn schedules the next query after the given delay, and returns the delay.
 func (c *conflict) askIn(wait time.Duration) time.Duration {
 	c.next = time.Now().Add(wait)
 	return wait
@@ -326,7 +326,7 @@ func (c *conflict) unpark() time.Duration {
 	return restartPause
 }
 
-// newest returns the number of the newest plugin in the list live, or 0 if the list is empty.
+// newest returns the number of the newest plugin in the list "live", or 0 if the list is empty.
 func newest(live []int) int {
 	if len(live) == 0 {
 		return 0

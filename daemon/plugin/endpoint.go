@@ -90,7 +90,7 @@ type Endpoint struct {
 	Metrics   Metrics
 	Changed   func() // called when the result of [Endpoint.Status] has changed
 	// Counted returns the IDs of all devices that the kubelet counts as healthy for the resource, whichever plugin listed them.
-	// Counted may block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
+	// Counted may block for several seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
 	// Counted is nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked keeps an endpoint's connection open if the endpoint ends while its resource is held back.
@@ -169,14 +169,14 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, Alive returns the error of ctx.
-// Run makes no progress while it waits for an answer from the kubelet.
+// Alive waits until Run has made progress or has ended, and then returns nil. If ctx ends first, Alive returns ctx's error. Run
+// makes no progress while it waits for an answer from the kubelet.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
 // awaitFirstDevice returns nil if the resource should be registered. An optional resource that has not had a device yet should
-// not be registered. For such a resource, awaitFirstDevice returns a channel that is closed when the devices change.
+// not be registered. For that resource, awaitFirstDevice returns a channel that is closed when the devices change.
 func (e *Endpoint) awaitFirstDevice() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
 	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {

@@ -46,7 +46,7 @@ type stream struct {
 	client *clients.Client
 	opened time.Time
 	stop   chan struct{} // closed to end the stream
-	wake   chan struct{} // buffer of one, filled when the field round has changed
+	wake   chan struct{} // buffer of one, filled when round has changed
 }
 
 // expect records that the next client that makes a call will be the kubelet.

@@ -110,7 +110,7 @@ func (w *Watch) rearm(last string) (complaint string) {
 	return complaint
 }
 
-// Alive waits until Run has made progress, and then returns nil. If ctx ends first, Alive returns the error of ctx.
+// Alive waits until Run has made progress, and then returns nil. If ctx ends first, Alive returns ctx's error.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
 // event handles an event, and reports whether the kubelet's directory or one of its parents was created or removed.

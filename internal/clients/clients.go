@@ -76,8 +76,7 @@ func (c *Client) Close() error {
 }
 
 // Peer returns the process at the other end of a unix socket connection, as recorded by the kernel (SO_PEERCRED, unix(7)). For an
-// accepted connection, the result is the process that connected. For any other connection, the result is the process that
-// listens.
+// accepted connection, the result is the process that connected. For any other connection, the result is the listening process.
 func Peer(c net.Conn) (peer *unix.Ucred, err error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err == nil {

@@ -44,7 +44,7 @@ func Parse(flags *flag.FlagSet, args []string, help, version string, stdout, std
 	return level, 0, true
 }
 
-// flagErrorText is a replacer that gives the errors of package flag the same form as those of metalplugctl. A parse error is
-// about a boolean flag, because all other flags are strings.
+// flagErrorText is a replacer that gives package flag's errors the same form as metalplugctl's. A parse error is about a boolean
+// flag, because all other flags are strings.
 var flagErrorText = strings.NewReplacer("flag provided but not defined: -", "unknown flag: --", "bad flag syntax: ", "unknown flag: ",
 	"flag needs an argument: -", "missing value: --", "boolean value ", "", " for -", " for --", "parse error", "must be true or false")

@@ -10,7 +10,7 @@ import (
 )
 
 // unitPath lists the directories that contain the system manager's unit files, in order of precedence (systemd.unit(5), "System
-// Unit Search Path"). If /usr is not merged, /lib contains unit files too.
+// Unit Search Path"). If /usr is not merged, /lib also contains unit files.
 var unitPath = []string{
 	"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
 	"/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached",

@@ -57,9 +57,9 @@ func (r *Recorder) Mask(text string) string {
 	return r.secrets.mask(text)
 }
 
-// Record returns the text of a recording. The text contains the devices with their attributes, and the files in /proc and /dev
-// that show how the devices are used. A device that vanishes during the recording is omitted. Record may block for some time,
-// because the kernel reads some attributes from the hardware.
+// Record returns a recording's text. The text contains the devices with their attributes, and the files in /proc and /dev that
+// show how the devices are used. A device that vanishes during the recording is omitted. Record may block for a while, because
+// the kernel reads some attributes from the hardware.
 func (r *Recorder) Record(devices []udev.Device) string {
 	var text strings.Builder
 	r.Hide()

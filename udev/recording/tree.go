@@ -104,7 +104,7 @@ func checkTarget(dir, target string) error {
 }
 
 // derive adds the files and links that the kernel and udevd create for every device. derive skips names that already exist, and
-// names that the method add rejects.
+// names that add rejects.
 func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
