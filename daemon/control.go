@@ -32,8 +32,8 @@ func (d *daemon) newControl() *control.Server {
 	})
 }
 
-// registrations returns the registration states of all resources. A preview has no kubelet, so it shows every resource as
-// registered and connected.
+// registrations returns all resources' registration states. A preview has no kubelet, so it shows every resource as registered
+// and connected.
 func (d *daemon) registrations() map[string]api.Registration {
 	if d.preview == nil {
 		return d.endpoints.registrations()

@@ -133,7 +133,7 @@ func (e *endpoints) registrations() map[string]api.Registration {
 	return all
 }
 
-// cdiNames returns the function that an endpoint calls for the CDI names of devices. The function is nil if the resource does not
+// cdiNames returns the function that an endpoint calls for the devices' CDI names. The function is nil if the resource does not
 // use CDI.
 func (d *daemon) cdiNames(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {

@@ -46,7 +46,7 @@ func viewOf(mountinfo, path string) view {
 		if !below || rest != "" && rest[0] != '/' || len(point) < length {
 			continue
 		}
-		// If several mounts are at the same point, the last one is on top.
+		// If several mounts share a mount point, the last one is on top.
 		found, length = view{fields[2], strings.TrimSuffix(root, "/") + rest}, len(point)
 	}
 	return found

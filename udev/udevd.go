@@ -82,7 +82,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 }
 
 // addWatch watches udevd's cgroup if the cgroup exists. Otherwise, addWatch watches the directory where the cgroup will appear.
-// If the kernel allows no more watches, listen does not notice the end of udevd, but still checks at regular intervals whether
+// If the kernel allows no more watches, listen does not notice when udevd ends, but still checks at regular intervals whether
 // udevd is running again.
 func (w *udevdWatch) addWatch() {
 	file := filepath.Join(w.cgroup, udevdCgroup)

@@ -186,8 +186,8 @@ type matchedDevice struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// matchResources assigns all devices to the resources, in the order in which the configuration lists them. The devices come from
-// the node or from the configured recording. matchResources reads the same files as metalplugd and changes nothing.
+// matchResources assigns all devices to resources, in the order in which the configuration lists the resources. The devices come
+// from the node or from the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
 	devices, host, done, err := listHardware(c)
 	if err != nil {
@@ -320,7 +320,7 @@ func mistake(key, pattern string) string {
 	return ""
 }
 
-// reason explains why pods cannot use a device now, or returns "" if they can.
+// reason explains why pods currently cannot use a device, or returns "" if they can.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()

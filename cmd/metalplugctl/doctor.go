@@ -59,7 +59,7 @@ type check struct {
 	node     bool // whether the check inspects this node or its kubelet; such a check does not run with a preview's socket
 	hardware bool // whether the check inspects this node's hardware; this kind of check does not run with a recording
 	// run performs the check and adds findings to the doctor. If run adds no finding but returns a text, the doctor adds an "ok"
-	// finding with this text.
+	// finding with that text.
 	run func(*doctor) (fine string)
 }
 

@@ -190,8 +190,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the command-line arguments in a file, which has one argument on each line, as in MicroK8s. The arguments
-// may contain the variable SNAP_COMMON, which has the same value on each node.
+// argumentsFile returns the command-line arguments in a file that has one argument per line, as in MicroK8s. The arguments may
+// contain the variable SNAP_COMMON, which has the same value on each node.
 func (m machine) argumentsFile(name string) (args []string) {
 	for line := range strings.Lines(m.read(name)) {
 		args = append(args, strings.TrimSpace(strings.ReplaceAll(line, "${SNAP_COMMON}", "/var/snap/microk8s/common")))

@@ -99,7 +99,7 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark, such as "warning: ", followed by a text. If the width has no limit, the output is a single line, so that
+// line writes a mark, such as "warning: ", followed by a text. If the width is unlimited, the output is a single line, so that
 // tools can search it.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
@@ -120,8 +120,8 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapText breaks a text between words into lines of at most width columns. wrapText does not break a word that is longer than
-// a line, so that users can copy the word.
+// wrapText breaks text between words into lines of at most width columns. wrapText does not break a word that is longer than a
+// line, so that users can copy the word.
 func wrapText(text string, width int) (lines []string) {
 	width = max(width, 8)
 	line := ""

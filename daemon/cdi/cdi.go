@@ -41,8 +41,8 @@ type Specs struct {
 	prunedVersion uint64           // snapshot version in the last call to pruneClaims
 }
 
-// Set replaces the list of resources, and removes the files of all other resources. The next [Specs.Update] writes the files of
-// new resources.
+// Set replaces the list of resources, and removes all other resources' files. The next [Specs.Update] writes the files of new
+// resources.
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

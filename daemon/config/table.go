@@ -240,7 +240,7 @@ func (t *table) table(key string) *table {
 	return sub
 }
 
-// typeName returns a readable name for the type of a value.
+// typeName returns a readable name for a value's type.
 func typeName(v any) string {
 	return cmp.Or(map[string]string{
 		"string": "a string in quotes", "int64": "an integer", "float64": "a float", "bool": "a boolean", "time.Time": "a date or time",

@@ -244,8 +244,8 @@ func noKubeletError(path string) error {
 	return fmt.Errorf("find %s: the file is not a socket", path)
 }
 
-// complain logs an error only once, and not on every attempt. The error stays in the status until the kubelet knows the resource.
-// A missing directory is logged only at level info, because the kubelet creates the directory at its first start.
+// complain logs an error only once, rather than on every attempt. The error stays in the status until the kubelet knows the
+// resource. A missing directory is logged only at level info, because the kubelet creates the directory at its first start.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
 	if complaint == e.lastStatus().Complaint {

@@ -188,7 +188,7 @@ func (q *request) singles(node *bundle.Node) []choice {
 }
 
 // join combines the choices from two places. The result contains the cheapest combination for each number of shares, indexed by
-// this number. If several choices have the same cost, join takes as many shares as possible from the first place.
+// that number. If several choices have the same cost, join takes as many shares as possible from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {
