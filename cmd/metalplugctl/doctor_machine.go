@@ -81,7 +81,10 @@ func (d *doctor) checkSELinux() (fine string) {
 		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report the denials",
 			"the audit log contains %d denials for metalplug's programs", n)
 	}
-	mode := map[bool]string{true: "enforcing", false: "permissive"}[enforcing == "1"]
+	mode := "permissive"
+	if enforcing == "1" {
+		mode = "enforcing"
+	}
 	return mode + ", the labels are correct, and nothing was denied"
 }
 

@@ -76,7 +76,8 @@ func main() {
 // run runs a command line and returns the exit code. Tests call run instead of main.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newCommand("metalplugctl")
-	root.Version, root.SilenceErrors, root.SilenceUsage = version, true, true
+	root.Version = version
+	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)

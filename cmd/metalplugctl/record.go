@@ -69,7 +69,10 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 
 // record returns a recording of the devices that metalplugd needs to build its device list.
 func record(r *recording.Recorder, c config.Config, devices []udev.Device) string {
-	serials := map[bool]string{true: "kept", false: "replaced"}[r.Serials]
+	serials := "replaced"
+	if r.Serials {
+		serials = "kept"
+	}
 	text := r.Record(selectDevices(&device.Host{Tree: r.Tree}, c.Rules(), devices))
 	return fmt.Sprintf("# Recorded by metalplugctl %s. Serial numbers were %s.\n\n%s", version, serials, text)
 }

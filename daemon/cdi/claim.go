@@ -83,7 +83,11 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 				return nil, fmt.Errorf("%s: a node is %w", d.Device.ID, device.ErrGone)
 			}
 			if edits.DeviceNodes != nil {
-				add(name+map[bool]string{true: adminSuffix}[r.Admin]+":"+d.Device.ID, edits)
+				suffix := ""
+				if r.Admin {
+					suffix = adminSuffix
+				}
+				add(name+suffix+":"+d.Device.ID, edits)
 			}
 		}
 	}

@@ -96,8 +96,12 @@ func (f *follower) look() (events []api.Event) {
 	}
 	events = difference(last.snapshot, f.snapshot, f.heldBy())
 	for _, name := range slices.Sorted(maps.Keys(f.registrations)) {
-		if is := f.registrations[name].Connected; is != last.registrations[name].Connected {
-			events = append(events, api.Event{Event: map[bool]string{true: "connected", false: "disconnected"}[is], Resource: name})
+		is, was := f.registrations[name].Connected, last.registrations[name].Connected
+		switch {
+		case is && !was:
+			events = append(events, api.Event{Event: "connected", Resource: name})
+		case was && !is:
+			events = append(events, api.Event{Event: "disconnected", Resource: name})
 		}
 	}
 	switch at := f.reload.Reloaded; {

@@ -64,6 +64,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		switch {
 		case g.Driver != DriverName:
 			continue
+		case ask.Invalid != "": // the first reason is enough
 		case g.Pool != d.Node:
 			ask.Invalid = fmt.Sprintf("device %s is in pool %s, not on this node", g.Device, g.Pool)
 		case !known:

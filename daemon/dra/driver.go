@@ -194,7 +194,11 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 			retry = time.After(retryInterval)
 		}
 		before := problem
-		if problem = map[bool]string{true: server.noSharing}[s.shared]; problem != "" && problem != before {
+		problem = ""
+		if s.shared {
+			problem = server.noSharing
+		}
+		if problem != "" && problem != before {
 			d.Log.Warn("shared devices not published", "reason", problem)
 		}
 		maps.DeleteFunc(s.claimed, func(name string, shares int64) bool {

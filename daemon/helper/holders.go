@@ -31,7 +31,12 @@ func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holde
 		if err != nil {
 			return nil, err
 		}
-		numbers, ours = append(numbers, all...), append(ours, at...)
+		for _, n := range all { // several nodes may belong to one disk
+			if !slices.Contains(numbers, n) {
+				numbers = append(numbers, n)
+			}
+		}
+		ours = append(ours, at...)
 	}
 	release, err := h.claimAll(ctx, ours)
 	if err != nil {

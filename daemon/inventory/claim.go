@@ -80,7 +80,7 @@ func (l *loop) checkClaimable(id, claim string) error {
 // Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. Unclaim
 // returns no error if the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
-	return cmp.Or(i.postAndWait(ctx, func(l *loop) error {
+	err := i.postAndWait(ctx, func(l *loop) error {
 		for _, e := range l.entries {
 			if e.Claims.Has(uid) {
 				// The lease of a shared device ends only when its last claim is released.
@@ -91,5 +91,9 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 			}
 		}
 		return nil
-	}), i.WaitSaved(ctx))
+	})
+	if err != nil {
+		return err
+	}
+	return i.WaitSaved(ctx)
 }

@@ -40,7 +40,8 @@ type wrote struct {
 
 // forgetBoot deletes the facts that are valid only during one boot.
 func (k *known) forgetBoot() {
-	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.OwedBy, k.Unfinished, k.Claims = "", 0, wrote{}, "", nil, nil, false, k.Claims.Rebooted()
+	k.Appearance, k.Instance, k.Wrote, k.Unfinished = "", 0, wrote{}, false
+	k.Initialised, k.Numbers, k.OwedBy, k.Claims = "", nil, nil, k.Claims.Rebooted()
 }
 
 // noteReplacedMedium records that the disk may no longer be the one that the last tenant used.

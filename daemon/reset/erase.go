@@ -137,7 +137,10 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 // erase method has kept its promise about the blocks' content. verifyErasure returns a description of the blocks that it has
 // read.
 func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
-	if err := cmp.Or(t.awaitReturn(ctx), c.checkSize()); err != nil {
+	if err := t.awaitReturn(ctx); err != nil {
+		return "", err
+	}
+	if err := c.checkSize(); err != nil {
 		return "", err
 	}
 	if _, err := t.checkDiskseq(c.fd, c.sysPath); err != nil {

@@ -101,7 +101,10 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 		return "", err
 	}
 	defer c.release()
-	if err := cmp.Or(c.lock(ctx, unix.LOCK_SH), t.checkIdentity(), c.checkNotShared(), c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath))); err != nil {
+	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
+		return "", err
+	}
+	if err := cmp.Or(t.checkIdentity(), c.checkNotShared(), c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath))); err != nil {
 		return "", err
 	}
 	t.seq, t.answer.Size = c.seq, c.size

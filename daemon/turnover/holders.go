@@ -38,10 +38,10 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 	if j.Host.Touch.Holders == nil {
 		return who, nil
 	}
-	var holders []device.Holder
-	if err = device.ErrIncomplete; len(nodes) > 0 {
-		holders, err = j.Host.Touch.Holders(ctx, nodes)
+	if len(nodes) == 0 {
+		return who, fmt.Errorf("find the processes that have %s open: %w", j.Device.ID, device.ErrIncomplete)
 	}
+	holders, err := j.Host.Touch.Holders(ctx, nodes)
 	if err != nil {
 		return who, fmt.Errorf("find the processes that have %s open: %w", j.Device.ID, err)
 	}

@@ -131,11 +131,16 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		scrub = j.policy.Reset.Scrub
 	}
 	print, err := t.Host.Touch.Print(ctx, *j.Target)
-	if now, failed := t.Inventory.Current(ctx, id); failed != nil || now.Cordon != j.asked.Cordon {
-		err = cmp.Or(failed, errors.New("the cordon has changed in the meantime, and nothing was done"))
-	}
-	if print == "" || err != nil { // without a fingerprint, metalplug could not notice later writes
-		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, cmp.Or(err, errors.New("the content of the disk cannot be read now")))
+	now, gone := t.Inventory.Current(ctx, id)
+	switch {
+	case gone != nil:
+		return "", gone
+	case err != nil:
+		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
+	case now.Cordon != j.asked.Cordon:
+		return "", fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
+	case print == "": // without a fingerprint, metalplug could not notice later writes
+		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)
 	}
 	if err := t.Inventory.Adopt(ctx, id, j.Target, scrub, print); err != nil {
 		return "", err

@@ -32,7 +32,11 @@ type Unusable struct {
 
 // String returns a sentence that names the unit and the problem.
 func (u Unusable) String() string {
-	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
+	problem := "missing"
+	if u.Masked {
+		problem = "masked"
+	}
+	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, problem)
 }
 
 // Complaints returns a warning for each of the given template units that systemd cannot run. Complaints returns nil if this

@@ -58,7 +58,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if !ok {
 		return code
 	}
-	user := map[bool]string{true: "system:node:" + *node}[*impersonate] // user that the token impersonates, or ""
+	user := "" // user that the token impersonates
+	if *impersonate {
+		user = "system:node:" + *node
+	}
 	used, refused := make(chan struct{}, 1), new(atomic.Bool)
 	config, err := identity(*kubeconfig, *token, user, used, refused)
 	var kube *kubernetes.Clientset
@@ -82,7 +85,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if before := logged.Swap(flaw != ""); flaw != "" && !before {
 			log.Warn("identity invalid", "reason", flaw)
 		}
-		_ = systemd.Status(strings.TrimSuffix(who+"; "+cmp.Or(flaw, problem, map[bool]string{true: "the API server refuses the identity"}[refused.Load()]), "; "))
+		reason := cmp.Or(flaw, problem)
+		if reason == "" && refused.Load() {
+			reason = "the API server refuses the identity"
+		}
+		_ = systemd.Status(strings.TrimSuffix(who+"; "+reason, "; "))
 	}
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note, Used: used}
 	if passed := sockets.Listeners(); len(passed) > 0 {
