@@ -231,8 +231,8 @@ type Cordon struct {
 // Unexplained is the reason for a cordon if the operator gave none.
 const Unexplained = "by the operator"
 
-// By returns the name of the user who cordoned the device, or "" if the name is unknown. By prefers the login name, because every
-// sudo user is root.
+// By returns the name of the user who cordoned the device, or "" if the name is unknown. If the user ran sudo, By returns both
+// names, such as "alice as root".
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {
 		return ""

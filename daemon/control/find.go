@@ -103,8 +103,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices that the function "is" selects, but omits devices without a class. If the parameter "near" is
-// true, explain replaces an omitted device with the nearest device that has a class.
+// explain returns the explanations for all udev devices for which the given function returns true. explain omits devices without
+// a class. If the parameter "near" is true, explain replaces an omitted device with the nearest device that has a class.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {

@@ -53,7 +53,8 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain explains the devices with the name what, after it has waited up to [explainTimeout] for an earlier explanation to end.
+// explain finds out why the devices with the given name are offered or not. If another call is in progress, explain first waits
+// up to [explainTimeout] for its end.
 // The error may be [errBusy] or the context's error.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {

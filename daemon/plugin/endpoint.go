@@ -66,7 +66,7 @@ type Resource struct {
 	Variable    string // environment variable that contains the IDs of a container's devices
 	// further variables; {id}, {pci} and {node} in them are replaced with the devices' values
 	Env map[string]string
-	// CDI returns the CDI names of devices. CDI returns an error if the container runtime would not find these names. Allocate
+	// CDI returns the CDI names of devices. CDI returns an error if the container runtime cannot find these names. Allocate
 	// calls CDI. If CDI is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
 	// Start prepares devices for a container that is starting. Start may block until ctx ends. If Start is nil, devices need no
