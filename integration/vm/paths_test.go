@@ -32,7 +32,7 @@ func offeredOnce(s *story, t *testing.T) {
 	if ways := strings.Fields(s.m.Sh("ls -d /sys/class/nvme/nvme*/nvme*c*n1 | xargs -n 1 basename")); len(ways) != 2 {
 		t.Fatalf("the drive has the ways %v", ways)
 	}
-	s.startPod(t, nvme, s.m.Namespaces()[twoWays.Serial])
+	s.startTwoWays(t, "with-both")
 }
 
 // oneWayGoes checks that a pod does not notice the loss of one path.
@@ -48,7 +48,18 @@ func oneWayGoes(s *story, t *testing.T) {
 	if after := s.healthy(nvme); !slices.Equal(before, after) {
 		t.Errorf("the device was %v and is %v", before, after)
 	}
-	s.startPod(t, nvme, s.m.Namespaces()[twoWays.Serial])
+	s.startTwoWays(t, "with-one")
+}
+
+// startTwoWays starts a pod with the drive and ends the pod. Then metalplugd reads the drive and offers it again.
+func (s *story) startTwoWays(t *testing.T, uid string) {
+	t.Helper()
+	pod := one(uid)
+	if nodes, want := s.run(pod), s.m.Namespaces()[twoWays.Serial]; !slices.Equal(nodes, []string{want}) {
+		t.Errorf("the pod gets %v instead of %s", nodes, want)
+	}
+	s.endPod(t, pod)
+	s.await(t, nvme, 1)
 }
 
 func otherWayGoes(s *story, t *testing.T) {

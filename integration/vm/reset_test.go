@@ -174,7 +174,7 @@ func usedDisk(t *testing.T, d disks, node string) {
 		{"LVM at rest", "true", "true", reset.Foreign, "holds LVM2_member"},
 		{"LUKS", "wipefs -qfa NODE; echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true", reset.Foreign, "holds crypto_LUKS"},
 		{"swap", "wipefs -qa NODE; mkswap NODE; swapon NODE", "swapoff NODE", reset.Busy, "is swapped to"},
-		{"swap at rest", "true", "true", reset.Foreign, "holds swap"},
+		{"swap at rest", "true", "true", reset.Foreign, "holds unknown data at byte"},
 	} {
 		replace := strings.NewReplacer("NODE", node)
 		d.m.Sh(replace.Replace(c.begin) + " >/dev/null; udevadm settle")
@@ -219,7 +219,7 @@ func eraseDisk(t *testing.T, d disks, node string) {
 	}
 	r := d.erase(node, "format")
 	r.Identity[0].Value += "0"
-	want(t, d.ask(t, r), reset.Refused, "is another device than meant")
+	want(t, d.ask(t, r), reset.Refused, "is not the requested device")
 }
 
 func resetController(t *testing.T, d disks, node string) {
