@@ -21,10 +21,9 @@ import (
 // prepare checks the device. If the request contains a reset method, prepare then resets the device. If it contains an erase
 // method, prepare then erases the disk.
 func (t *task) prepare(ctx context.Context) error {
-	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
 	switch {
-	case t.Scrub != "" && !erasable:
+	case t.Scrub != "" && erasures()[t.Scrub].run == nil:
 		return errorf(Refused, "invalid scrub %q: must be one of %s", t.Scrub, strings.Join(Erasures(), ", "))
 	case t.Method != "" && t.resetter() == nil:
 		return errorf(Refused, "invalid method %q: %s", t.Method, knownMethods)
@@ -34,6 +33,7 @@ func (t *task) prepare(ctx context.Context) error {
 		return errorf(Refused, "erase %s: its content is not from a pod on this node; only the operator may order its erasure: metalplugctl reset ID --scrub %s", t.SysPath, t.Scrub)
 	}
 	if t.Method != "" || t.Scrub != "" {
+		t.seq = t.Uint(t.SysPath, "diskseq") // another disk may replace the selected one before examine opens it
 		if err := t.selects(t.Request); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
 		return "", err
 	}
-	if err := cmp.Or(t.checkIdentity(), c.checkNotShared(), c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath))); err != nil {
+	if err := cmp.Or(c.checkSameDisk(t.seq), t.checkIdentity(), c.checkNotShared(), c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath))); err != nil {
 		return "", err
 	}
 	t.seq, t.answer.Size = c.seq, c.size

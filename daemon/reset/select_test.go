@@ -151,3 +151,26 @@ func TestProvenWithoutConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// TestReplacedAfterSelection puts another disk in the selected disk's place after the configuration has selected the disk. A
+// process with uid 0 can stop the helper at this point for any length of time. The request's identity fits both disks.
+func TestReplacedAfterSelection(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.fill()
+	was := string(n.data)
+	m.selects = func(r Request) error {
+		err := m.checkSelected(r)
+		m.files(map[string]string{disk0 + "/diskseq": "10\n", disk0 + "/wwid": "eui.02\n"})
+		n.seq = 10
+		return err
+	}
+	r := eraseOf0("zero")
+	r.Identity = identity("nsid", "1")
+	if got := m.full(r); got.Result != Gone || !strings.Contains(got.Detail, "was replaced by another disk") {
+		t.Errorf("answer is %+v", got)
+	}
+	m.checkUntouched()
+	if string(n.data) != was {
+		t.Error("the disk has changed")
+	}
+}

@@ -89,7 +89,7 @@ type task struct {
 	*host
 	Request
 	answer Answer // the parts of the answer that are known so far
-	// seq is the disk's diskseq when the task first opened it, or 0 if unknown. Every later open must find the same diskseq.
+	// seq is the disk's diskseq when the task selected or first opened it, or 0 if unknown. Every later open must find this diskseq.
 	seq uint64
 }
 
