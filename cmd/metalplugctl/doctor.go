@@ -42,7 +42,6 @@ type doctor struct {
 	config config.Config // configuration in the file, or the defaults if the file has errors
 
 	units func(templates ...string) []unitfile.Unusable // nil if systemd is not running
-	show  func(ctx context.Context, unit string) map[string]string
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
@@ -78,7 +77,7 @@ var checks = []check{
 	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
 	{name: "kubelet's count", node: true, daemon: true, run: (*doctor).checkCounts},
 	{name: "kubelet's checkpoint", node: true, run: (*doctor).checkCheckpoint},
-	{name: "claims", node: true, hardware: true, run: (*doctor).checkClaims},
+	{name: "claims", node: true, daemon: true, hardware: true, run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
 	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // checks of the node and its hardware
 	{name: "CDI", node: true, run: (*doctor).checkCDI},
@@ -106,7 +105,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 
 // newDoctor returns a doctor for this node. The parameter file is the path of the configuration file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
-	d := &doctor{ctx: ctx, file: file, machine: machine{label: selinuxLabel}, show: showUnit}
+	d := &doctor{ctx: ctx, file: file, machine: machine{label: selinuxLabel}}
 	if unitfile.Booted() {
 		d.units = unitfile.FindUnusable
 	}

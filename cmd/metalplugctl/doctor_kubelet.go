@@ -4,12 +4,10 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +18,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -197,7 +194,7 @@ const driverProgram = "/usr/sbin/metalplug-dra"
 // checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra", and otherwise adds no finding.
 // systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
 // driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
-// identity in the status line of its unit. If the driver cannot publish the devices, this line ends with the reason.
+// identity to metalplugd, together with the reason if it cannot publish the devices.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
@@ -206,26 +203,16 @@ func (d *doctor) checkClaims() (fine string) {
 		d.fail("apt-get install metalplug-dra; or dnf install metalplug-dra", "%s is missing: no pod gets a device through a claim", driverProgram)
 		return ""
 	}
-	unit := d.show(d.ctx, "metalplug-dra.service")
-	if state := unit["SubState"]; state == "auto-restart" || state == "failed" {
-		d.fail("journalctl -u metalplug-dra -e", "metalplug-dra fails to start")
-		return ""
-	}
 	d.checkSocket(filepath.Join(d.config.Paths.PodResources, "../../plugins_registry/metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver)
 	d.checkSocket(filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
 		"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e")
-	who, problem, _ := strings.Cut(unit["StatusText"], "; ")
-	if problem != "" {
-		d.fail(renewIdentity, "metalplug-dra %s: %s", who, problem)
-		return ""
+	switch driver := d.status.Driver; {
+	case driver.Identity == "":
+		d.fail(startDriver, "metalplug-dra has not reported its identity to metalplugd")
+	case driver.Problem != "":
+		d.fail(renewIdentity, "metalplug-dra %s: %s", driver.Identity, driver.Problem)
 	}
-	return "metalplug-dra " + cmp.Or(who, "is running")
-}
-
-// showUnit returns the properties SubState and StatusText of a unit. Without systemd, showUnit returns no properties.
-func showUnit(ctx context.Context, unit string) map[string]string {
-	out, _ := exec.CommandContext(ctx, "systemctl", "show", "--property=SubState,StatusText", unit).Output()
-	return sysfs.KeyValues(string(out), "=")
+	return "metalplug-dra " + d.status.Driver.Identity
 }
 
 // startDriver contains the command that starts the driver, and the command that shows why the driver does not start.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -36,7 +35,6 @@ type fixture struct {
 	toml    string              // the configuration in addition to the defaults
 	label   string              // SELinux label of the kubelet's directory
 	missing []unitfile.Unusable // unusable units of the configuration
-	driver  map[string]string   // properties of metalplug-dra.service
 }
 
 const (
@@ -189,17 +187,17 @@ func TestDoctor(t *testing.T) {
 		"claims":           (*fixture).claims,
 		"claims-not-there": func(f *fixture) { f.claims(); delete(f.files, driverProgram) },
 		"claims-stopped":   func(f *fixture) { f.claims(); delete(f.files, draSocket); delete(f.files, draRegistration) },
-		"claims-unshared":  func(f *fixture) { f.claims(); f.driver["StatusText"] += "; " + api.NoSharing },
+		"claims-unshared":  func(f *fixture) { f.claims(); f.status.Driver.Problem = api.NoSharing },
 		"claims-expired": func(f *fixture) {
 			f.claims()
-			f.driver["StatusText"] += "; the identity has expired, because the clock of this node shows 2126-11-18 11:06:41Z"
+			f.status.Driver.Problem = "the identity has expired, because the clock of this node shows 2126-11-18 11:06:41Z"
 		},
 		"claims-no-node": func(f *fixture) {
 			f.claims()
-			f.driver["StatusText"] += `; the ResourceSlices are not written: retrieve node "a": nodes "a" not found`
+			f.status.Driver.Problem = `the ResourceSlices are not written: retrieve node "a": nodes "a" not found`
 		},
-		"claims-restarts": func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
-		"claims-refused":  func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
+		"claims-silent":  func(f *fixture) { f.claims(); f.status.Driver = api.Driver{} },
+		"claims-refused": func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
 		"selinux": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"] = "1"
 			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
@@ -288,7 +286,7 @@ const (
 func (f *fixture) claims() {
 	f.toml = nvmeOffered + "serve = \"dra\"\n"
 	f.files[driverProgram] = ""
-	f.driver = map[string]string{"SubState": "running", "StatusText": "acts as system:node:a until 2126-11-18 11:06:40Z, with a token"}
+	f.status.Driver.Identity = "acts as system:node:a until 2126-11-18 11:06:40Z, with a token"
 	for _, socket := range []string{draSocket, draRegistration, "/run/metalplug/claims.sock"} {
 		f.files[socket] = "socket"
 	}
@@ -435,7 +433,6 @@ func (f *fixture) examine(t *testing.T) []finding {
 		d.config = config.Default()
 	}
 	d.units = func(...string) []unitfile.Unusable { return f.missing }
-	d.show = func(context.Context, string) map[string]string { return f.driver }
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {

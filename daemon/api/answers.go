@@ -135,6 +135,7 @@ type Status struct {
 	Resources     []Resource       `json:"resources"`
 	Cordons       []CordonedDevice `json:"cordons"`             // sorted by resource and ID
 	Refused       []Refusal        `json:"refused"`             // the latest containers that did not get their devices, oldest first
+	Driver        Driver           `json:"driver,omitzero"`     // last report of metalplug-dra since metalplugd started
 	Unwritten     []string         `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
 }
 

@@ -38,7 +38,13 @@ type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }
 
-// NoSharing is the note in metalplug-dra's status line while the driver does not publish shared devices.
+// Driver is the body of a request that reports the state of metalplug-dra.
+type Driver struct {
+	Identity string `json:"identity"`          // user as which the driver acts, and when the identity expires
+	Problem  string `json:"problem,omitempty"` // why the driver cannot publish devices, or empty
+}
+
+// NoSharing is the problem in a [Driver] while the driver does not publish shared devices.
 const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
 
 // PreparedRequest contains everything that a container gets for a request. The CDI devices contain the same nodes and variables.

@@ -23,8 +23,8 @@ var ErrWorking = errors.New("the claim is not prepared yet")
 // ErrReleased means that a claim was released before it was prepared, so no pod waits for the claim.
 var ErrReleased = errors.New("the claim was released")
 
-// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, any client may prepare claims, and
-// no client may change a device. The permissions of the socket are the only access control, because with PrivateUsers=yes the
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, any client may prepare claims and
+// report the driver's state, and no client may change a device. The permissions of the socket are the only access control, because with PrivateUsers=yes the
 // kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
@@ -32,6 +32,7 @@ func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	c := claimer{s}
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", c.prepare)
 	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", c.unprepare)
+	mux.HandleFunc("POST /v1/driver", c.report)
 	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplusClient}, mux)
 }
 
@@ -63,8 +64,19 @@ func checkClaim(uid string, c api.Claim) error {
 	return nil
 }
 
-// claimer answers requests about claims.
+// claimer answers the requests of metalplug-dra.
 type claimer struct{ *Server }
+
+// report records the driver's state for the operator.
+func (s claimer) report(w http.ResponseWriter, r *http.Request) {
+	var driver api.Driver
+	perform(w, readBody(r, &driver), func() (any, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.driver = driver
+		return struct{}{}, nil
+	})
+}
 
 // prepare prepares a claim's devices.
 func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {

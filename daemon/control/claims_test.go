@@ -64,12 +64,20 @@ func TestClaims(t *testing.T) {
 			t.Errorf("%s %.60s: %s", c.path, c.body, answer)
 		}
 	}
+	for body, want := range map[string]string{`{"identity":"acts as a"}`: "HTTP/1.1 200", `{"secret":1}`: "HTTP/1.1 400"} {
+		if answer := ask(t, b.Socket, "POST /v1/driver", body); !strings.HasPrefix(answer, want) {
+			t.Errorf("%s: %s", body, answer)
+		}
+	}
 	var got api.Status
 	if err := b.Client.Get(t.Context(), "/v1/status", &got); err != nil {
 		t.Fatal(err)
 	}
 	if r := got.Refused; len(r) != 3 || r[2].Resource != "claim ns/c" || r[2].Call != "prepare" || r[2].Reason != "it has parameters" {
 		t.Errorf("the refused claims are %+v", r)
+	}
+	if got.Driver.Identity != "acts as a" {
+		t.Errorf("the driver's state is %q", got.Driver)
 	}
 }
 

@@ -42,6 +42,7 @@ func (s *Server) routes() *http.ServeMux {
 	c := claimer{s}
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.prepare(w, r) }))
 	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.unprepare(w, r) }))
+	mux.HandleFunc("POST /v1/driver", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.report(w, r) }))
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.resolveName(s.changeHandler(s.cordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.resolveName(s.changeHandler(s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changeHandler(

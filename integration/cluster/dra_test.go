@@ -476,8 +476,8 @@ func (s *story) identity(flags func(*Node) []string) {
 	s.create(p)
 	s.phase(p.Name, corev1.PodRunning)
 	s.step("a pod runs with its claim")
-	if log := node.tails("metalplug-dra"); !strings.Contains(log, "acts as system:") {
-		s.Errorf("the driver does not say its identity: %s", log)
+	if out, err := node.Ctl(s.Context(), "status", "-o", "json"); !strings.Contains(out, `"identity": "acts as system:`) {
+		s.Errorf("metalplugd does not show the driver's identity: %v: %s", err, out)
 	}
 	s.must(os.MkdirAll(node.path("var/other/plugins_registry"), 0o755)) // the directory of another kubelet
 	other := &Node{Name: node.Name + "-other"}

@@ -15,10 +15,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/dra"
 	"github.com/metalplug/metalplug/internal/commandline"
 	"github.com/metalplug/metalplug/systemd"
@@ -85,11 +87,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if before := logged.Swap(flaw != ""); flaw != "" && !before {
 			log.Warn("identity invalid", "reason", flaw)
 		}
-		reason := cmp.Or(flaw, problem)
-		if reason == "" && refused.Load() {
-			reason = "the API server refuses the identity"
+		report := api.Driver{Identity: who, Problem: cmp.Or(flaw, problem)}
+		if report.Problem == "" && refused.Load() {
+			report.Problem = "the API server refuses the identity"
 		}
-		_ = systemd.Status(strings.TrimSuffix(who+"; "+reason, "; "))
+		_ = systemd.Status(strings.TrimSuffix(who+"; "+report.Problem, "; "))
+		ctx, end := context.WithTimeout(ctx, time.Second)
+		defer end()
+		_ = api.Client{Socket: *control}.Post(ctx, "/v1/driver", report, new(struct{})) // if metalplugd does not answer, doctor says so
 	}
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note, Used: used}
 	if passed := sockets.Listeners(); len(passed) > 0 {
