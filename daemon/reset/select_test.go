@@ -174,3 +174,23 @@ func TestReplacedAfterSelection(t *testing.T) {
 		t.Error("the disk has changed")
 	}
 }
+
+// TestRecordOfAnEarlierDisk checks that the helper does not select a disk by the record of an earlier disk with the same device
+// number. While udevd is stopped, it does not replace the record.
+func TestRecordOfAnEarlierDisk(t *testing.T) {
+	const sda = "/sys/devices/pci0000:00/0000:00:1f.0/ata1/block/sda"
+	for seq, want := range map[string]Result{"9": OK, "99": Refused, "": OK} {
+		m := newMachine(t)
+		m.disk(sda, "8:0", "naa.1").fill()
+		record := "E:ID_SERIAL=T0\nE:ID_SERIAL_SHORT=0\nS:disk/by-id/T0\n"
+		if seq != "" {
+			record = "S:disk/by-diskseq/" + seq + "\n" + record
+		}
+		m.files(map[string]string{"/run/udev/data/b8:0": record, sda + "/uevent": "MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\nDISKSEQ=9\n"})
+		r := eraseOf0("zero")
+		r.SysPath, r.Class, r.Identity = sda, "node", byWWID("naa.1")
+		if got := m.full(r); got.Result != want || want != OK && !strings.HasSuffix(got.Detail, "the record in udev's database describes an earlier disk") {
+			t.Errorf("the record is of diskseq %s: %+v", seq, got)
+		}
+	}
+}

@@ -70,12 +70,10 @@ func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	defer cancel()
 	done := make(chan Answer, 1)
 	go func() { done <- (&task{host: h, Request: r}).attempt(ctx) }()
-	overdue := time.NewTimer(r.Timeout() + grace)
-	defer overdue.Stop()
 	var a Answer
 	select {
 	case a = <-done:
-	case <-overdue.C:
+	case <-time.After(r.Timeout() + grace):
 		a.Detail = fmt.Sprintf("no result after %v: %s cannot be interrupted and continues", r.Timeout(), &h.step)
 		if a.Result = Late; r.Do == Prepare {
 			a.Result, a.Detail = Failed, a.Detail+"; allow more time"
@@ -161,10 +159,8 @@ func (t *task) do(ctx context.Context) error {
 
 // pause waits for the duration d. If ctx ends first, pause returns false immediately.
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false
