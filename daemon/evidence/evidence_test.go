@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/evidence"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // TestWeigh compares evidence of a disk of 100 bytes with an inspection of it.
@@ -24,7 +25,9 @@ func TestWeigh(t *testing.T) {
 		proves bool
 	}{
 		{"as before", blank, func(*evidence.Seen) {}, "", true},
-		{"plugged in again, which counts writes from 0", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, 9 }, "", true},
+		{"plugged in again, which counts writes from 0", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, 0 }, "", true},
+		{"plugged in again, without a count", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, sysfs.Uncounted }, "", true},
+		{"plugged in again and written before the inspection", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, 5 }, "a process wrote to the disk while no pod had it", false},
 		{"another size", blank, func(s *evidence.Seen) { s.Size = 200 }, "the size was 100 bytes and is 200 now", false},
 		{"written", blank, func(s *evidence.Seen) { s.Written = 6 }, "a process wrote to the disk while no pod had it", false},
 		{"a multipath disk has lost a path", blank, func(s *evidence.Seen) { s.Written = 4 }, "the kernel counts fewer writes to the disk than before", false},

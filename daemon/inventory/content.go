@@ -40,7 +40,7 @@ type wrote struct {
 
 // forgetBoot deletes the facts that are valid only during one boot.
 func (k *known) forgetBoot() {
-	k.Appearance, k.Instance, k.Wrote, k.Unfinished = "", 0, wrote{}, false
+	k.Appearance, k.Instance, k.Unfinished = "", 0, false
 	k.Initialised, k.Numbers, k.OwedBy, k.Claims = "", nil, nil, k.Claims.Rebooted()
 }
 
@@ -115,7 +115,8 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 // while a container has the disk, or while metalplug is working on it. At any other time, an increase means that another process
 // has written to the disk. Such a write cancels an adoption or an order to erase. The content is then no longer treated as a
 // tenant's. After an erasure has failed, the content is unknown, and only the number of sectors shows whether another process has
-// written to the disk. If the kernel does not count writes, noteWrites therefore assumes such a write.
+// written to the disk. If the kernel does not count writes, noteWrites therefore assumes such a write. In each boot, the kernel
+// counts from 0, so noteWrites also notices writes between the boot and the first inspection.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.isBusy(), e.isOutdated():
@@ -135,9 +136,9 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case e.lease.Failure != "" && now.Sectors >= sysfs.Uncounted:
 		reason = "the work on the disk has failed, and the kernel does not count writes to the disk (queue/iostats)"
-	case before.In != now.In || now.Sectors == before.Sectors:
+	case before == now, before.In != now.In && (before.In == "" || now.Sectors%sysfs.Uncounted == 0):
 		return
-	case now.Sectors < before.Sectors:
+	case before.In == now.In && now.Sectors < before.Sectors:
 		reason = "the kernel counts fewer writes to the disk than before"
 	}
 	if adopted || tenants {

@@ -171,7 +171,14 @@ func (n *node) happenings() map[string]verb {
 		"cut":    func(string, string) error { return n.cut() }, // power failure
 		"forget": func(string, string) error { n.end(); return os.RemoveAll(n.state) },
 		"spoil":  func(text, _ string) error { return os.WriteFile(n.state+"/state.json", []byte(text), 0o600) },
-		"reboot": func(boot, _ string) error { n.end(); n.boot = boot; n.apply(); n.begin(); return nil },
+		"reboot": func(boot, line string) error { // reboot BOOT [COMMAND]; the command runs before metalplugd starts
+			n.end()
+			n.boot = boot
+			clear(n.stats)
+			n.apply()
+			defer n.begin()
+			return n.do(line)
+		},
 		"resources": func(a, b string) error { // resources NAME...; the first one takes the disks
 			n.mu.Lock()
 			n.resources = strings.Fields(a + " " + b)
