@@ -88,11 +88,11 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	}
 }
 
-// cordonKnown cordons all devices of all resources, because an operator may have cordoned any of them before the state was
-// lost.
+// cordonKnown cordons all devices, because an operator may have cordoned any of them before the state was lost. cordonKnown also
+// cordons devices that no resource matches, because a later configuration may offer them.
 func (d *devices) cordonKnown() {
-	for id, e := range d.entries {
-		if d.cordons[id] == nil && e.resource != "" {
+	for id := range d.entries {
+		if d.cordons[id] == nil {
 			d.setCordon(id, &api.Cordon{Reason: mayHaveBeen})
 		}
 	}

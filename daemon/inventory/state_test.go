@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/integration/clock"
@@ -152,12 +154,18 @@ func TestStateLostTwice(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(state, "state.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		m := udevtest.New(t, widget("w0", "A"))
+		m := udevtest.New(t, widget("w0", "A")+blank(0, "S0", ""))
 		m.Break(errors.New("no udev"))
 		begin(t, m, state).end()
 		m.Break(nil)
-		if got := start(t, m, state).standing(cordonedWidget); got != mayHaveBeen {
+		r := start(t, m, state, func(o *inventory.Options) {
+			o.Rules = slices.DeleteFunc(slices.Clone(rules), func(rule device.Rule) bool { return rule.Class.Name == "nvme" })
+		})
+		if got := r.standing(cordonedWidget); got != mayHaveBeen {
 			t.Errorf("%+v, want %+v", got, mayHaveBeen)
+		}
+		if !r.standing("nvme-eui.S0").cordoned {
+			t.Error("a disk that no resource matches, and that may have been cordoned, is not cordoned")
 		}
 	})
 }
