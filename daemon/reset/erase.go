@@ -6,7 +6,6 @@ package reset
 // so that udev does not inspect it. After the erasure, the helper again reads the blocks that contained data.
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -80,10 +79,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 		return "", err
 	}
 	had.written = sysfs.Written(&t.Tree, c.sysPath)
-	// The following checks are the last ones before the erasure. No slow step may follow, because a process may open the disk
-	// after the check for open files. The helper checks for exports, loop devices and other hosts again, because the read took
-	// time. An exclusive open does not detect these uses.
-	if err := cmp.Or(c.checkWritten(t.Written, had.written), e.ready(c), t.checkUnused(c.Disk), c.checkNotShared(), t.checkIdentity(anyAppearance)); err != nil {
+	if err := t.checkBeforeErasure(c, e, had.written); err != nil {
 		return "", err
 	}
 	t.step.set("erasing %s by %s", c.Name(), t.Scrub)
@@ -111,6 +107,25 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
+// checkBeforeErasure makes the last checks before the erasure. No slow step may follow, because a process may open the disk after the check
+// for open files. checkBeforeErasure checks for exports, loop devices and other hosts again, because the read took time. An exclusive open
+// does not detect these uses. The parameter written is the number of sectors written so far.
+func (t *task) checkBeforeErasure(c *claim, e erasure, written uint64) error {
+	if err := c.checkWritten(t.Written, written); err != nil {
+		return err
+	}
+	if err := e.ready(c); err != nil {
+		return err
+	}
+	if err := t.checkUnused(c.Disk); err != nil {
+		return err
+	}
+	if err := c.checkNotShared(); err != nil {
+		return err
+	}
+	return t.checkIdentity(anyAppearance)
+}
+
 // examineAgain reads a disk again before its erasure. examineAgain checks that neither the disk nor its content has changed since
 // the earlier examination. examineAgain does not return a surface if the disk was not read earlier or cannot be read.
 func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
@@ -123,7 +138,7 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 	if err := t.checkIdentity(); err != nil {
 		return nil, err
 	}
-	if before == "" || t.isUnreadable(c) {
+	if before == "" || t.Scrub == "sanitize" && c.isUnreadable() {
 		return nil, nil
 	}
 	s, err := c.surfaceOf(ctx, seedIn(before))

@@ -54,7 +54,7 @@ func (d drive) checkFormat(ses uint32) error {
 	case ses == eraseCrypto && !id.has(cryptoFormat):
 		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", d.Name())
 	case id.has(formatHitsAll):
-		return d.checkSoleNamespace()
+		return d.checkSoleNamespace(id)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (d drive) localController() (controller, error) {
 
 // checkSoleNamespace returns an error if the disk is not the only namespace in the NVM subsystem. checkSoleNamespace is called
 // before a command that erases the whole subsystem.
-func (d drive) checkSoleNamespace() error {
+func (d drive) checkSoleNamespace(id controller) error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (d drive) checkSoleNamespace() error {
 	if err := d.checkControllers(); err != nil {
 		return err
 	}
-	return d.checkOtherNamespaces()
+	return d.checkOtherNamespaces(id)
 }
 
 // checkControllers checks that this node's kernel manages all controllers in the NVM subsystem. A virtual machine may use a
@@ -143,25 +143,18 @@ func (d drive) checkControllers() error {
 	if err != nil {
 		return errorf(Refused, "cannot determine whether other hosts use a controller of the NVM subsystem: %w", err)
 	}
-	strange, err := d.foreignControllers(listedControllers(list))
-	if err != nil {
-		return err
+	foreign, err := d.foreignControllers(listedControllers(list))
+	if err == nil && len(foreign) > 0 {
+		err = errorf(Refused, "controller %s of the NVM subsystem is not bound to this host's driver nvme: its users would be affected too",
+			strings.Join(foreign, ", "))
 	}
-	if len(strange) > 0 {
-		return errorf(Refused, "controller %s of the NVM subsystem is not bound to this host's driver nvme: its users would be affected too",
-			strings.Join(strange, ", "))
-	}
-	return nil
+	return err
 }
 
 // checkOtherNamespaces checks that the drive has no other namespace. checkOtherNamespaces also finds namespaces that are attached
 // only to another controller, or to no controller. If the drive does not support Namespace Management, every namespace is
 // attached to a controller.
-func (d drive) checkOtherNamespaces() error {
-	id, err := d.controllerOf()
-	if err != nil {
-		return err
-	}
+func (d drive) checkOtherNamespaces(id controller) error {
 	cns := uint32(cnsActiveNamespaces)
 	if id.has(managesNS) {
 		cns = cnsNamespaces
@@ -223,12 +216,8 @@ func (d drive) readSanitizeState() (sanitizeState, error) {
 	}, nil
 }
 
-// isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed. If the request does
-// not ask for a sanitize operation, the result is always false.
-func (t *task) isUnreadable(c *claim) bool {
-	if t.Scrub != "sanitize" {
-		return false
-	}
+// isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed.
+func (c *claim) isUnreadable() bool {
 	s, err := drive{c}.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
@@ -253,7 +242,7 @@ func checkSanitize(c *claim) error {
 	case !id.has(canSanitize):
 		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", d.Name())
 	}
-	return d.checkSoleNamespace()
+	return d.checkSoleNamespace(id)
 }
 
 // sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits for it to end, even if

@@ -111,11 +111,8 @@ func (f function) reset(choice, listed string) (done string, err error) {
 // the function itself. Any other method affects all functions behind the same bridge. A root bus cannot be reset. For a
 // function on a root bus, such a method therefore affects only the functions in the same slot.
 func (f function) affectedFunctions(methods string) (hit []function) {
-	alone := methods != ""
-	for m := range strings.FieldsSeq(methods) {
-		alone = alone && slices.Contains([]string{"flr", "af_flr", "pm"}, m)
-	}
-	if alone {
+	affectsOthers := func(method string) bool { return method != "flr" && method != "af_flr" && method != "pm" }
+	if methods != "" && !slices.ContainsFunc(strings.Fields(methods), affectsOthers) {
 		return []function{f}
 	}
 	bus := path.Dir(f.path)
@@ -209,7 +206,10 @@ func (t *task) resetFunction(ctx context.Context, f function, choice string) (st
 		return "", err
 	}
 	defer letGo()
-	if err := cmp.Or(f.checkResettable(), t.checkIdentity()); err != nil {
+	if err := f.checkResettable(); err != nil {
+		return "", err
+	}
+	if err := t.checkIdentity(); err != nil {
 		return "", err
 	}
 	return f.reset(choice, listed)

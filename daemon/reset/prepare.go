@@ -6,7 +6,6 @@ package reset
 // that the device is free, and then resets it. If the device is a disk, the helper then erases it or proves that it is blank.
 
 import (
-	"cmp"
 	"context"
 	"path"
 	"strconv"
@@ -104,14 +103,23 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
 		return "", err
 	}
-	if err := cmp.Or(c.checkSameDisk(t.seq), t.checkIdentity(), c.checkNotShared(), c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath))); err != nil {
+	if err := c.checkSameDisk(t.seq); err != nil {
+		return "", err
+	}
+	if err := t.checkIdentity(); err != nil {
+		return "", err
+	}
+	if err := c.checkNotShared(); err != nil {
+		return "", err
+	}
+	if err := c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath)); err != nil {
 		return "", err
 	}
 	t.seq, t.answer.Size = c.seq, c.size
 	if t.Scrub != "" && t.Uint(c.sysPath, "ro") != 0 {
 		return "", errorf(Refused, "%s is read-only", c.Name())
 	}
-	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.isUnreadable(c) {
+	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.Scrub == "sanitize" && c.isUnreadable() {
 		return "", nil
 	}
 	s, err := c.surfaceOf(ctx, c.seed(t.Fingerprint))

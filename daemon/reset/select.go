@@ -38,7 +38,13 @@ func (h *host) checkSelected(r Request) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(checkMethod(settings, resource, sighting, r), checkScrub(settings, resource, sighting, r), h.checkTwins(machine, settings, sighting))
+	if err := checkMethod(settings, resource, sighting, r); err != nil {
+		return err
+	}
+	if err := checkScrub(settings, resource, sighting, r); err != nil {
+		return err
+	}
+	return h.checkTwins(machine, settings, sighting)
 }
 
 // checkTwins returns an error if another disk has the same ID, or if another disk's ID cannot be read. The ID may come from

@@ -97,12 +97,10 @@ func (t *task) attempt(ctx context.Context) Answer {
 	a.Result = OK
 	if err := t.do(ctx); err != nil {
 		a.Result, a.Detail = resultOf(err), err.Error()
+		a.Erased, a.Appearance = false, ""
 	}
 	if a.Result == Late && t.Do == Prepare {
 		a.Result = Failed
-	}
-	if a.Result != OK {
-		a.Erased, a.Appearance = false, ""
 	}
 	return *a
 }

@@ -11,7 +11,6 @@ package reset
 // command as this file.
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,7 +29,10 @@ func (c *claim) checkNotShared() error {
 	d := drive{c}
 	ns, err := d.namespace()
 	if err == nil {
-		err = cmp.Or(d.checkAttachments(ns), d.checkReservations(ns))
+		err = d.checkAttachments(ns)
+	}
+	if err == nil {
+		err = d.checkReservations(ns)
 	}
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err

@@ -3,7 +3,6 @@
 package reset
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"sync"
@@ -72,13 +71,12 @@ func alignedBuffer(n int) []byte {
 func (c *chunk) dataRange(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {
-		if !hasData(b, filler) {
-			continue
+		if hasData(b, filler) {
+			if first < 0 {
+				first = at
+			}
+			last = at
 		}
-		if first < 0 {
-			first = at
-		}
-		last = at
 	}
 	return first, last
 }
@@ -124,7 +122,10 @@ func (t *task) survey(ctx context.Context) error {
 	a := &t.answer
 	a.Size, a.Read = c.size, t.From
 	written := sysfs.Written(&t.Tree, c.sysPath)
-	if err := cmp.Or(t.checkStillUnused(c), c.checkNotShared()); err != nil {
+	if err := t.checkStillUnused(c); err != nil {
+		return err
+	}
+	if err := c.checkNotShared(); err != nil {
 		return err
 	}
 	// A process that has the disk open without O_EXCL could write to blocks that were already read.
@@ -141,7 +142,10 @@ func (t *task) survey(ctx context.Context) error {
 	if a.Read < c.size {
 		return nil
 	}
-	return cmp.Or(t.checkNotOpen(ctx, c), c.checkNotShared()) // the checks before the read are out of date
+	if err := t.checkNotOpen(ctx, c); err != nil { // the checks before the read are out of date
+		return err
+	}
+	return c.checkNotShared()
 }
 
 // recheckInterval is how often a survey checks that no other process has begun to use the disk.
