@@ -36,7 +36,10 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		}
 		c, err := config.LoadUsable(checked.File)
 		if errors.As(err, &checked.Problems) && *output == "json" {
-			return cmp.Or(show(cmd.OutOrStdout(), *output, false, checked, nil), errFound)
+			if err := show(cmd.OutOrStdout(), *output, false, checked, nil); err != nil {
+				return err
+			}
+			return errFound
 		}
 		if err != nil {
 			return err

@@ -137,7 +137,9 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 		return live(cmd, *output, *once, func(v *view) error {
 			follow := v != nil || *output == "json" && !*once
 			return o.eachState(cmd, follow, func(devices []api.Device, resources []api.Resource) error {
-				v.forget() // removes the note that metalplugd does not answer
+				if v != nil {
+					_ = v.change(func() { v.notes = nil }) // removes the note that metalplugd does not answer
+				}
 				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.writeWatch(devices, resources) })
 			})
 		})

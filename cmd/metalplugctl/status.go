@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -22,7 +21,10 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 		if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 			return err
 		}
-		return cmp.Or(show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.writeStatus(status, time.Now()) }), foundIf(!allWell(status)))
+		if err := show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.writeStatus(status, time.Now()) }); err != nil {
+			return err
+		}
+		return foundIf(!allWell(status))
 	}
 	return cmd
 }

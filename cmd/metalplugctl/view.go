@@ -115,13 +115,6 @@ func (v *view) show(out io.Writer, output string, compact bool, state any, draw 
 	return v.change(func() { v.draw = draw })
 }
 
-// forget removes the notes from the view, unless v is nil.
-func (v *view) forget() {
-	if v != nil {
-		_ = v.change(func() { v.notes = nil })
-	}
-}
-
 // change locks the view, calls the given function, and redraws the view. change returns the last write's error.
 func (v *view) change(update func()) error {
 	v.mu.Lock()

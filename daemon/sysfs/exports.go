@@ -17,7 +17,6 @@ package sysfs
 // any disk. metalplug then treats all disks as exported, except those that the target cannot have open (see [reach]).
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -201,7 +200,11 @@ func (r *targets) scsi(dir string) {
 				if r.regular(place, shown) {
 					reach = noDisk
 				}
-				r.add(by, cmp.Or(textBetween(shown, "File: ", "  Size: "), r.text(place+"/udev_path")), reach)
+				file := textBetween(shown, "File: ", "  Size: ")
+				if file == "" {
+					file = r.text(place + "/udev_path")
+				}
+				r.add(by, file, reach)
 			case "pscsi":
 				r.exports = append(r.exports, export{by: by, name: r.text(place + "/udev_path"), reach: noDisk, scsi: scsiAddress(plugin, shown)})
 			}
