@@ -8,15 +8,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/fault"
-	"github.com/metalplug/metalplug/udev"
 )
-
-// notice records the faults that an event reports or clears.
-func (d *devices) notice(e udev.Event) {
-	if m, ok := device.Notice(e); ok && d.faults.Take(m) {
-		d.judgeIn(m.SysPath)
-	}
-}
 
 // count records the faults that the error counters from an inspection show.
 func (d *devices) count(counters []device.Counter) {

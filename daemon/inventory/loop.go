@@ -68,7 +68,9 @@ func (l *loop) handleEvent(e udev.Event) {
 		l.cause = e.Received
 	}
 	l.Log.Debug("uevent", "action", e.Action, "syspath", e.Device.SysPath)
-	l.notice(e)
+	if mark, ok := device.Notice(e); ok && l.faults.Take(mark) {
+		l.judgeIn(mark.SysPath)
+	}
 	l.inspector.Event(e)
 }
 

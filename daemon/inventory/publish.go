@@ -48,7 +48,11 @@ func (l *loop) publish(now time.Time) {
 		return
 	}
 	l.changes = len(l.dirty)
-	l.swap(l.next(now))
+	old := l.published.Swap(&publication{snapshot: l.next(now), changed: make(chan struct{})})
+	close(old.changed)
+	if !l.publishedOnce() {
+		close(l.ready)
+	}
 	l.publishedAt, l.cause = now, time.Time{}
 }
 
@@ -75,15 +79,6 @@ func (p *publishing) notifyRuled() {
 		close(done)
 	}
 	p.rulesApplied = nil
-}
-
-// swap publishes next as the newest snapshot.
-func (p *publishing) swap(next *Snapshot) {
-	old := p.published.Swap(&publication{snapshot: next, changed: make(chan struct{})})
-	close(old.changed)
-	if !p.publishedOnce() {
-		close(p.ready)
-	}
 }
 
 // next creates a snapshot from the last one and the entries that have changed.
