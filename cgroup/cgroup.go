@@ -214,7 +214,7 @@ func (w *walk) search(dir string, depth int) error {
 		case depth == insideKubepods && isClass(name):
 			err = errors.Join(err, w.search(child, insideKubepods))
 		case depth == insideKubepods:
-		case isKubepods(name):
+		case name == kubepods, name == kubepods+".slice", strings.HasSuffix(name, "-"+kubepods+".slice"):
 			w.kubepods = true
 			err = errors.Join(err, w.search(child, insideKubepods))
 		case depth > 0 && w.mayContainPods(name):
@@ -222,10 +222,6 @@ func (w *walk) search(dir string, depth int) error {
 		}
 	}
 	return err
-}
-
-func isKubepods(name string) bool {
-	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
 // mayContainPods reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in user, machine and

@@ -73,16 +73,13 @@ func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 func (r *scanner) readMappings(task string, held map[Number]bool) error {
 	var missed map[file]bool // nil means all files
 	for range passes {
-		var again map[file]bool
+		again := make(map[file]bool)
 		err := r.eachMapping(task, func(at addresses, f file) error {
 			if f.inode == 0 || f.device == r.memory || missed != nil && !missed[f] {
 				return nil
 			}
 			number, err := r.mappedNumber(task, at, f)
 			if isGone(err) {
-				if again == nil {
-					again = make(map[file]bool)
-				}
 				again[f] = true
 				return nil
 			}

@@ -10,6 +10,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -138,23 +139,14 @@ func (l *Log) report(e Entry) {
 	if e.Pod != "" {
 		pod = e.Namespace + "/" + e.Pod + "/" + e.Container
 	}
+	// If there is no serial number, another attribute allows an operator to recognise the device.
+	serial := cmp.Or(e.Identity["device/serial"], e.Identity["serial"], e.Identity["wwid"], e.Identity["device/wwid"])
 	var took any = ""
 	if e.Seconds > 0 {
 		took = time.Duration(e.Seconds * float64(time.Second))
 	}
-	l.log.Info(message, "device", e.Device, "resource", e.Resource, "serial", serial(e.Identity), "pod", pod,
+	l.log.Info(message, "device", e.Device, "resource", e.Resource, "serial", serial, "pod", pod,
 		"action", e.Method, "detail", e.Verified, "duration", took)
-}
-
-// serial returns the serial number in an identity. If there is none, serial returns another attribute by which an operator can
-// recognise the device.
-func serial(identity map[string]string) string {
-	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
-		if value := identity[name]; value != "" {
-			return value
-		}
-	}
-	return ""
 }
 
 const (

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,7 +129,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 			for _, n := range d.Allocation.Nodes {
 				if g.Resource.CDI == nil && !seen[n.Container] {
 					seen[n.Container] = true
-					answer.Devices = append(answer.Devices, g.spec(n))
+					permissions := cmp.Or(n.Permissions, g.Resource.Permissions)
+					answer.Devices = append(answer.Devices, &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions})
 				}
 			}
 		}
@@ -177,14 +179,6 @@ func expand(template string, devices []*inventory.Status) string {
 		values = append(values, value)
 	}
 	return strings.Join(values, ",")
-}
-
-func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
-	permissions := n.Permissions
-	if permissions == "" {
-		permissions = s.Resource.Permissions
-	}
-	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
 // nodesPresent returns an error if any of the devices' nodes does not exist.

@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -178,11 +176,6 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 func (c *conflict) askIn(wait time.Duration) time.Duration {
 	c.next = time.Now().Add(wait)
 	return wait
-}
-
-// anyHealthy reports whether a list contains a healthy device.
-func anyHealthy(list *pluginapi.ListAndWatchResponse) bool {
-	return slices.ContainsFunc(list.Devices, func(d *pluginapi.Device) bool { return d.Health == pluginapi.Healthy })
 }
 
 // checkpoint returns the identity of the kubelet's checkpoint file. The kubelet replaces this file after it has processed

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -90,7 +91,8 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 					"so %d devices are not offered; use fewer shares or a narrower match", listSize, left))
 			}
 			full = left > 0
-			s.streams.recordSending(st, sentList{offer.Listed, anyHealthy(list), s.checkpoint()})
+			healthy := slices.ContainsFunc(list.Devices, func(d *pluginapi.Device) bool { return d.Health == pluginapi.Healthy })
+			s.streams.recordSending(st, sentList{offer.Listed, healthy, s.checkpoint()})
 			if err := kubelet.Send(list); err != nil {
 				return err
 			}

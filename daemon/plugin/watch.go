@@ -115,13 +115,15 @@ func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "wa
 
 // event handles an event, and reports whether the kubelet's directory or one of its parents was created or removed.
 func (w *Watch) event(e directory.Event) (itself bool) {
-	switch {
+	switch name := filepath.Base(e.Name); {
 	case w.watcher.Itself(e):
 		return true
 	case filepath.Dir(e.Name) != w.Dir:
-	case isSocketName(filepath.Base(e.Name)):
+	case isSocketName(name):
 		w.hint()
-	case isOther(filepath.Base(e.Name)) && directory.Moved(e):
+	// The file may be another plugin's socket or the checkpoint, but not a temporary file of the checkpoint (kubernetes v1.36
+	// pkg/kubelet/util/store, tmpPrefix).
+	case !strings.HasPrefix(name, ".") && directory.Moved(e):
 		w.directoryChanged()
 	}
 	return false
@@ -129,11 +131,6 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 
 // isSocketName reports whether a file with that name is kubelet.sock or may be one of metalplug's sockets.
 func isSocketName(name string) bool { return name == kubeletSocket || ownName.MatchString(name) }
-
-// isOther reports whether a file in the kubelet's directory may be another plugin's socket or the checkpoint. The caller
-// has already checked that it is not one of metalplug's sockets. The temporary files of the checkpoint are excluded
-// (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
-func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
 // hint makes every endpoint check its state. hint does not block.
 func (w *Watch) hint() {
