@@ -53,6 +53,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 		return "", err
 	}
 	defer c.release()
+	if err := t.selects(t.Request); err != nil { // the configuration may have changed too
+		return "", err
+	}
 	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
 		return "", err
 	}

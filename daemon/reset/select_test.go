@@ -194,3 +194,32 @@ func TestRecordOfAnEarlierDisk(t *testing.T) {
 		}
 	}
 }
+
+// TestReconfiguredAfterSelection takes the disk out of the configuration after the configuration has selected the disk. A
+// process with uid 0 can stop the helper at this point, and continue it after the host has used the disk.
+func TestReconfiguredAfterSelection(t *testing.T) {
+	m, n := oneNVMe(t)
+	file := filepath.Join(t.TempDir(), "m.toml")
+	configure := func(disk string) {
+		text := "[[resource]]\nname = \"example.org/scratch\"\nclass = \"nvme\"\nmatch = { \"ATTR{wwid}\" = \"" + disk + "\" }\n[resource.reset]\nscrub = \"zero\"\nmethod = \"none\"\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("eui.01")
+	m.settings = newHost(file).settings
+	m.selects = func(r Request) error {
+		err := m.checkSelected(r)
+		configure("eui.02")
+		n.ext4()
+		return err
+	}
+	r := eraseOf0("zero")
+	r.Resource = "example.org/scratch"
+	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "does not select nvme0n1") {
+		t.Errorf("answer is %+v", got)
+	}
+	if n.blank() {
+		t.Error("the host's data is gone")
+	}
+}

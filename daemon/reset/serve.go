@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +27,7 @@ func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 // newHost returns the host for this machine, with the configuration in the given file.
 func newHost(file string) *host {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
-	h.settings = sync.OnceValues(func() (config.Config, error) { return config.Load(file) }) // the process answers one request
+	h.settings = func() (config.Config, error) { return config.Load(file) } // the file may change during a long request
 	h.selects = h.checkSelected
 	// If systemd has created a directory for this program, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of
 	// metalplugd uses a directory below the configured run directory instead, because metalplugd can write there.
