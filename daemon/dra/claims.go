@@ -73,8 +73,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, ShareID: g.ShareID})
 		i := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
 		if i < 0 {
-			i = len(ask.Requests)
-			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
+			i, ask.Requests = len(ask.Requests), append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
 		if r := &ask.Requests[i]; !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
 			r.Devices = append(r.Devices, device.ID)
@@ -92,22 +91,28 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	return devices, nil
 }
 
-// recordFailure makes metalplugd record why claims cannot be prepared, because "metalplugctl doctor" asks only metalplugd.
+// recordFailure makes metalplugd record why claims cannot be prepared, because "metalplugctl doctor" asks only metalplugd. The
+// reason is shortened, because metalplugd limits the size of a request.
 func (d *driver) recordFailure(claims []*drapb.Claim, reason error) {
 	ctx, end := context.WithTimeout(context.Background(), retryInterval)
 	defer end()
 	for _, c := range claims {
-		invalid := api.Claim{Namespace: c.Namespace, Name: c.Name, Invalid: reason.Error()}
+		invalid := api.Claim{Namespace: c.Namespace, Name: c.Name, Invalid: fmt.Sprintf("%.1000v", reason)}
 		_ = d.client.Post(ctx, "/v1/claims/"+c.Uid+"/prepare", invalid, new(api.Prepared)) // metalplugd refuses the claim
 	}
 }
 
-// UnprepareResourceClaims releases the claims' devices. It does not wait until the devices have been cleaned up, so the pod can
-// end without delay.
+// UnprepareResourceClaims releases the devices of all given claims at the same time, because metalplugd may be working on one of
+// the claims. UnprepareResourceClaims does not wait until the devices have been cleaned up, so the pod can end without delay.
 func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	answer := make(map[types.UID]error)
-	for _, claim := range claims {
-		answer[claim.UID] = d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/unprepare", nil, new(struct{}))
+	answer, errs := make(map[types.UID]error), make([]error, len(claims))
+	var all sync.WaitGroup
+	for i, claim := range claims {
+		all.Go(func() { errs[i] = d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/unprepare", nil, new(struct{})) })
+	}
+	all.Wait()
+	for i, claim := range claims {
+		answer[claim.UID] = errs[i]
 	}
 	return answer, nil
 }

@@ -68,6 +68,12 @@ func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared,
 		}
 		answer(w, prepared)
 	})
+	return newDriver(serve(t, mux))
+}
+
+// serve answers requests until the test ends, and returns the socket.
+func serve(t *testing.T, mux *http.ServeMux) string {
+	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +81,7 @@ func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared,
 	server := &http.Server{Handler: mux}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
-	return newDriver(l.Addr().String())
+	return l.Addr().String()
 }
 
 // newDriver returns a driver for the simulated metalplugd with the given socket.
@@ -390,8 +396,33 @@ func TestRefused(t *testing.T) {
 			t.Errorf("the error is %v, not %q", got, text)
 		}
 	}
-	if d.recordFailure([]*drapb.Claim{{Uid: "u1"}}, errors.New("forbidden")); recorded != "forbidden" {
-		t.Errorf("metalplugd has recorded %q", recorded)
+	long := "forbidden" + strings.Repeat("<", 991) // metalplugd refuses a request of more than 16 KiB
+	if d.recordFailure([]*drapb.Claim{{Uid: "u1"}}, errors.New(long+strings.Repeat("<", 20_000))); recorded != long {
+		t.Errorf("metalplugd has recorded %d bytes: %.20q", len(recorded), recorded)
+	}
+}
+
+// While metalplugd works on a pod's first claim, the pod's second claim is released.
+func TestUnprepare(t *testing.T) {
+	released := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("uid") == "first" {
+			select {
+			case <-released:
+			case <-r.Context().Done():
+			}
+		} else {
+			close(released)
+		}
+		_, _ = w.Write([]byte("{}"))
+	})
+	d := newDriver(serve(t, mux))
+	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+	defer end()
+	all, err := d.UnprepareResourceClaims(ctx, []kubeletplugin.NamespacedObject{{UID: "first"}, {UID: "second"}})
+	if err != nil || len(all) != 2 || all["first"] != nil || all["second"] != nil {
+		t.Errorf("the kubelet gets %v, %v", all, err)
 	}
 }
 
