@@ -4,7 +4,7 @@ package dra
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -32,7 +32,6 @@ const (
 type state struct {
 	devices map[string]api.Device // keys are names; includes devices that no claim can get
 	claimed map[string]int64      // maps a device that claims can get to the number of claims that may hold it at the same time
-	shared  bool                  // whether several claims may hold one of the devices
 
 	replaced chan struct{} // closed when the driver has a newer state
 }
@@ -50,7 +49,6 @@ func newState(resources []api.Resource, devices []api.Device) state {
 	for name, d := range s.devices {
 		if shares := served[d.Resource]; shares > 0 && (!d.Held || len(d.Claims) > 0) {
 			s.claimed[name] = shares
-			s.shared = s.shared || shares > 1
 		}
 	}
 	return s
@@ -76,8 +74,7 @@ func (l layout) place(names map[string]int64) layout {
 			l = append(l, nil)
 		}
 		n := min(len(added), sliceLen-len(l[i]))
-		l[i] = append(l[i], added[:n]...)
-		added = added[n:]
+		l[i], added = append(l[i], added[:n]...), added[n:]
 	}
 	for len(l) > 1 && len(l[len(l)-1]) == 0 {
 		l = l[:len(l)-1]
@@ -181,7 +178,8 @@ func place(path string) (root, above string) {
 const nameLen = 63
 
 // assignNames assigns each device a name for the ResourceSlices. The names are the keys of the result. A device's name is its ID,
-// converted to a DNS label. If the label is too long, or is the same as another device's, a hash of the ID is appended.
+// converted to a DNS label. If the label is too long, or is the same as another device's, "--" and a hash of the ID are appended.
+// Only such a name contains "--", so it cannot be the label of a third device.
 func assignNames(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {
@@ -194,19 +192,19 @@ func assignNames(devices []api.Device) map[string]api.Device {
 		}
 		name := label(d.ID)
 		if count[name] > 1 || len(name) > nameLen || name == "" {
-			sum := sha256.Sum256([]byte(d.ID))
-			hash := hex.EncodeToString(sum[:4])
-			name = strings.Trim(name[:min(len(name), nameLen-len(hash)-1)]+"-"+hash, "-")
+			hash := fmt.Sprintf("--%x", sha256.Sum256([]byte(d.ID)))[:10]
+			name = strings.Trim(name[:min(len(name), nameLen-len(hash))]+hash, "-")
 		}
 		names[name] = d
 	}
 	return names
 }
 
-// notInLabel matches a character that a DNS label cannot contain.
-var notInLabel = regexp.MustCompile(`[^a-z0-9]`)
+// notInLabel matches the characters between the letters and digits of a label.
+var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
-// label converts an ID to a DNS label. label changes letters to lower case, and replaces forbidden characters with "-".
+// label converts an ID to a DNS label. label changes letters to lower case, and replaces each sequence of other characters than
+// letters and digits with "-".
 func label(id string) string {
 	return strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(id), "-"), "-")
 }

@@ -22,7 +22,7 @@ func TestNames(t *testing.T) {
 	}
 	got := make(map[string]string)
 	for name, d := range assignNames(devices) {
-		if len(name) > nameLen || label(name) != name {
+		if len(name) > nameLen || label(name) != strings.Replace(name, "--", "-", 1) {
 			t.Errorf("%q is not a DNS label", name)
 		}
 		got[d.ID] = name
@@ -32,6 +32,11 @@ func TestNames(t *testing.T) {
 	}
 	if len(got) != 5 || got["node-A_b"] == got["node-a.b"] || !strings.HasPrefix(got["node-A_b"], "node-a-b-") || !strings.HasPrefix(got[long], "xxx") {
 		t.Errorf("the names are %v", got)
+	}
+	// A device whose ID looks like the name of another device does not replace that device.
+	devices = append(devices, api.Device{ID: got["node-A_b"]}, api.Device{ID: got[long]})
+	if names := assignNames(devices); len(names) != 7 {
+		t.Errorf("of 7 devices, %d have a name: %v", len(names), slices.Sorted(maps.Keys(names)))
 	}
 }
 
