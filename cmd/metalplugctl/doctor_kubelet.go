@@ -207,8 +207,8 @@ func (d *doctor) checkClaims() (fine string) {
 	d.checkSocket(filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
 		"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e")
 	switch driver := d.status.Driver; {
-	case driver.Identity == "":
-		d.fail(startDriver, "metalplug-dra has not reported its identity to metalplugd")
+	case !d.exists(fmt.Sprintf("/proc/%d", driver.PID)): // systemd holds the sockets open while a driver fails to start
+		d.fail(startDriver, "metalplug-dra is not running, or has not reported its identity to metalplugd")
 	case driver.Problem != "":
 		d.fail(renewIdentity, "metalplug-dra %s: %s", driver.Identity, driver.Problem)
 	}

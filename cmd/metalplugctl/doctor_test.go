@@ -197,6 +197,7 @@ func TestDoctor(t *testing.T) {
 			f.status.Driver.Problem = `the ResourceSlices are not written: retrieve node "a": nodes "a" not found`
 		},
 		"claims-silent":  func(f *fixture) { f.claims(); f.status.Driver = api.Driver{} },
+		"claims-killed":  func(f *fixture) { f.claims(); delete(f.files, "/proc/42/stat") },
 		"claims-refused": func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
 		"selinux": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"] = "1"
@@ -286,7 +287,8 @@ const (
 func (f *fixture) claims() {
 	f.toml = nvmeOffered + "serve = \"dra\"\n"
 	f.files[driverProgram] = ""
-	f.status.Driver.Identity = "acts as system:node:a until 2126-11-18 11:06:40Z, with a token"
+	f.files["/proc/42/stat"] = ""
+	f.status.Driver = api.Driver{PID: 42, Identity: "acts as system:node:a until 2126-11-18 11:06:40Z, with a token"}
 	for _, socket := range []string{draSocket, draRegistration, "/run/metalplug/claims.sock"} {
 		f.files[socket] = "socket"
 	}

@@ -40,6 +40,7 @@ type Prepared struct {
 
 // Driver is the body of a request that reports the state of metalplug-dra.
 type Driver struct {
+	PID      int    `json:"pid"`               // process that sent the last report; may have ended since
 	Identity string `json:"identity"`          // user as which the driver acts, and when the identity expires
 	Problem  string `json:"problem,omitempty"` // why the driver cannot publish devices, or empty
 }

@@ -24,8 +24,8 @@ var ErrWorking = errors.New("the claim is not prepared yet")
 var ErrReleased = errors.New("the claim was released")
 
 // ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, any client may prepare claims and
-// report the driver's state, and no client may change a device. The permissions of the socket are the only access control, because with PrivateUsers=yes the
-// kernel shows the daemon the same user for all users except root. ServeClaims closes l.
+// report the driver's state, and no client may change a device. The permissions of the socket are the only access control,
+// because with PrivateUsers=yes the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)

@@ -77,7 +77,7 @@ func TestClaims(t *testing.T) {
 		t.Errorf("the refused claims are %+v", r)
 	}
 	if got.Driver.Identity != "acts as a" {
-		t.Errorf("the driver's state is %q", got.Driver)
+		t.Errorf("the driver's state is %+v", got.Driver)
 	}
 }
 
