@@ -13,7 +13,7 @@ import (
 const (
 	// restartRemedy is the remedy for settings that take effect only at a restart.
 	restartRemedy     = "systemctl restart metalplugd"
-	otherPluginRemedy = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
+	otherPluginRemedy = "nothing, if the other plugin is intended; otherwise stop it; if that does not help, set takeover = true in a [[resource]] of that name"
 	reconnectRemedy   = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 	// moveFileRemedy is the remedy if a file blocks the path of the kubelet's directory, so that the kubelet cannot start.
 	moveFileRemedy = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"

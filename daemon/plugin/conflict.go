@@ -220,7 +220,7 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	}
 	c.setHeld(shows)
 	e.Log.Warn("resource held back", "reason", e.lastStatus().Held,
-		"remedy", "stop the other plugin, or set takeover = true in a [[resource]] of that name")
+		"remedy", "stop the other plugin; if that does not help, set takeover = true in a [[resource]] of that name")
 	return heldInterval
 }
 
