@@ -56,7 +56,7 @@ func TestDriver(t *testing.T) {
 				}
 			})
 			c := startServer(t)
-			steps := []step{{"install", c.installDriver}, {"publish", c.publish}, {"without rights", driverRights}}
+			steps := []step{{"install", c.installDriver}, {"publish", c.publish}, {"without rights", driverRights}, {"one address", c.limitDriver}}
 			if name == "SELinux" {
 				steps = append(steps, step{"labels", driverLabels}, step{"claims", c.claims}, step{"denials", noDenials}, step{"a denial is seen", canary})
 			} else {
@@ -172,6 +172,25 @@ func (s *server) publish(in *installation, t *testing.T) {
 	in.m.Eventually("all drives are in ResourceSlices", patience, func() bool {
 		free := s.kubectl(t, "", "get", "resourceslices", "--output=go-template={{range .items}}{{range .spec.devices}}{{if not .taints}}{{.name}} {{end}}{{end}}{{end}}")
 		return len(strings.Fields(free)) == len(drives)
+	})
+}
+
+// limitDriver checks the drop-in of docs/dra.md, which limits the driver's connections to the API server. The driver keeps the
+// drop-in in the steps that follow.
+func (s *server) limitDriver(in *installation, t *testing.T) {
+	allow := func(address string) {
+		in.m.Write("/etc/systemd/system/metalplug-dra.service.d/network.conf", "[Service]\nIPAddressDeny=any\nIPAddressAllow="+address+"\n")
+		in.m.Run("systemctl", "daemon-reload")
+		in.m.Run("systemctl", "restart", "metalplug-dra")
+	}
+	in.m.Run("mkdir", "-p", "/etc/systemd/system/metalplug-dra.service.d")
+	allow("192.0.2.1") // not the API server's address (RFC 5737)
+	in.m.Eventually("no connection to the API server", patience, func() bool {
+		return strings.Contains(in.m.Run("metalplugctl", "status", "-o", "json"), "the ResourceSlices are not written")
+	})
+	allow(vm.HostAddress)
+	in.m.Eventually("a connection to the API server", patience, func() bool {
+		return !strings.Contains(in.m.Run("metalplugctl", "status", "-o", "json"), "the ResourceSlices are not written")
 	})
 }
 
