@@ -13,8 +13,9 @@ import (
 	"regexp"
 	"slices"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/internal/clients"
 )
 
 // ErrWorking means that a claim's devices are still being reset or erased, so the client must repeat its request.
@@ -25,7 +26,9 @@ var ErrReleased = errors.New("the claim was released")
 
 // ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, any client may prepare claims and
 // report the driver's state, and no client may change a device. The permissions of the socket are the only access control,
-// because with PrivateUsers=yes the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
+// because with PrivateUsers=yes the kernel shows the daemon the same user for all users except root. ServeClaims serves more
+// clients at the same time than Serve, and any further client waits. By default, a kubelet runs 110 pods, and the request of each
+// pod may wait for an erasure. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -33,7 +36,7 @@ func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", c.prepare)
 	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", c.unprepare)
 	mux.HandleFunc("POST /v1/driver", c.report)
-	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplusClient}, mux)
+	return s.serve(ctx, netutil.LimitListener(l, 4*maxClients), mux)
 }
 
 // Patterns for the values in a claim. The UID is also used in a file name.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,6 +143,43 @@ func TestClaimsDuringStart(t *testing.T) {
 	if answer, _ := io.ReadAll(c); len(answer) > 0 {
 		t.Errorf("the answer of a server that stops is %s", answer)
 	}
+}
+
+// TestManyClaims checks that 110 pods, as many as a kubelet runs by default, can wait for their claims at the same time.
+func TestManyClaims(t *testing.T) {
+	const pods = 110
+	waiting, all := make(chan struct{}, pods), make(chan struct{})
+	b := start(t, machine(), claims, func(o *control.Options) {
+		o.Unprepare = func(ctx context.Context, _ string) error {
+			waiting <- struct{}{}
+			select {
+			case <-all:
+			case <-ctx.Done():
+			}
+			return nil
+		}
+	})
+	socket, stop := serveClaims(t, b)
+	defer stop()
+	var asking sync.WaitGroup
+	for i := range pods {
+		asking.Go(func() {
+			c, err := net.Dial("unix", socket)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if answer := exchange(t, c, fmt.Sprintf("POST /v1/claims/u%d/unprepare", i), ""); !strings.HasPrefix(answer, "HTTP/1.1 200") {
+				t.Errorf("claim %d: %q", i, answer)
+			}
+		})
+	}
+	for range pods {
+		<-waiting
+	}
+	close(all)
+	asking.Wait()
 }
 
 // TestClaimsSocket checks that a user with access to the socket for claims can prepare claims, and can change nothing else.
