@@ -86,6 +86,7 @@ printf '%s\n' metalplug:x:999: metalplug-dra:x:998: >>"$work/upper/etc/group"
 cp "$@" "$work/upper/debs"
 mount -t overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" overlay "$work/host"
 mount --rbind /dev "$work/host/dev"
+mount -t proc proc "$work/host/proc"
 tree "$work/upper" >"$work/host.before"
 
 debs=("${@##*/}")
@@ -106,10 +107,13 @@ echo 'a removal and a purge of one package after the other, on a node with a kub
 files "$target" run/cdi/other.json var/lib/kubelet/{pods,plugins,plugins_registry}/ var/lib/kubelet/{device-plugins,pod-resources}/kubelet.sock
 tree "$target" >"$work/before"
 package -i "${debs[@]/#//debs/}"
-mounts=({etc/metalplug,etc/metalplug-dra,var/lib/metalplug}/mount)
+mounts=({etc/metalplug,etc/metalplug-dra,var/lib/metalplug}/{bind,mount})
 for mount in var/lib/metalplug "${mounts[@]}"; do
 	mkdir "$target/$mount"
-	mount -t tmpfs tmpfs "$target/$mount"
+	case $mount in
+	*/bind | var/lib/metalplug) mount --bind "$(mktemp -d -p "$target/${mount%%/metalplug*}")" "$target/$mount" ;; # of the same file system
+	*) mount -t tmpfs tmpfs "$target/$mount" ;;
+	esac
 	touch "$target/$mount/file"
 done
 plant "$target"
@@ -118,10 +122,10 @@ for name in "${names[@]}"; do # apt may also purge metalplug before metalplug-dr
 	package -P "$name"
 done
 # The state may be a mount. What is mounted elsewhere is not ours.
-left=$(cd "$target" && find etc/metalplug etc/metalplug-dra var/lib/metalplug ! -type d)
-[[ $left = $(printf '%s\n' "${mounts[@]/%//file}") ]] || bad "after a purge, only the files in ${mounts[*]} must be left, but these are: $left"
-umount -R "$target"/{etc/metalplug/mount,etc/metalplug-dra/mount,var/lib/metalplug}
-rm -r "$target"/{etc/metalplug,etc/metalplug-dra,var/lib/metalplug}
+left=$(cd "$target" && find etc/metalplug etc/metalplug-dra var/lib/metalplug ! -type d | sort)
+[[ $left = $(printf '%s\n' "${mounts[@]/%//file}" | sort) ]] || bad "after a purge, only the files in ${mounts[*]} must be left, but these are: $left"
+umount -R "$target"/etc/metalplug{,-dra}/{bind,mount} "$target/var/lib/metalplug"
+rm -r "$target"/{etc/metalplug,etc/metalplug-dra,var/lib/metalplug,{etc,var/lib}/tmp.*}
 diff "$work/before" <(tree "$target") || bad 'the purge changed these files'
 
 diff "$work/host.before" <(tree "$work/upper") || bad 'these files outside of the target changed'
