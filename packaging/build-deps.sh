@@ -73,7 +73,7 @@ case "$family ${1:-build}" in
 	*" $other "*) foreign="$compiler libc6-dev:$other libudev-dev:$other" ;;
 	*) other='' foreign='' ;;
 	esac
-	wanted="gcc libc6-dev libudev-dev $foreign make git debhelper lintian rpm rpmlint debugedit elfutils squashfs-tools cpio mandoc apt-utils
+	wanted="gcc libc6-dev libudev-dev $foreign make git debhelper lintian rpm rpmlint debugedit elfutils squashfs-tools cpio mandoc apt-utils jq
 		createrepo-c gpg systemd selinux-policy-dev policycoreutils checkpolicy setools secilc bzip2 apparmor"
 	;;
 *) die "no task is called ${1:-build}, or not on $family" ;;

@@ -100,7 +100,10 @@ licences() {
 	for module in "${modules[@]}"; do
 		grep -qxF "Files: ${MODULE:+$MODULE/}vendor/${module%@*}/*" "$docs/copyright" || bad "debian/copyright lacks $module"
 	done
-	ls "$docs"/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
+	# Scanners look for this name.
+	jq -e --arg commit "$(packaging/epoch.sh hash)" '.metadata.component.pedigree.commits[0].uid == $commit and
+		([.metadata.component, .components[]] | all(.supplier.name and .purl)) and any(.components[]; .purl | startswith("pkg:golang/stdlib@1."))' \
+		"$docs"/sbom/*.cdx.json >/dev/null || bad 'an SBOM has no commit, or lacks the supplier or the purl of a component'
 }
 
 # installs installs the rpms for this machine's architecture into an empty tree, verifies them, and removes them. With root,
@@ -146,7 +149,7 @@ again() {
 	arch=$(go env GOHOSTARCH)
 	cp -r . "$work/elsewhere"
 	rm -rf "$work/elsewhere/dist" "$work/elsewhere/.git"
-	sed -i "s/^time='.*/time='${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}'/" "$work/elsewhere/packaging/epoch.sh"
+	sed -i "s/^commit='.*/commit='${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)} $(packaging/epoch.sh hash)'/" "$work/elsewhere/packaging/epoch.sh"
 	umask 077
 	unset SOURCE_DATE_EPOCH
 	ARCHES=$arch GOAMD64=v3 GOFLAGS=-tags=elsewhere TZ=Pacific/Kiritimati LC_ALL=C.UTF-8 "$work/elsewhere/packaging/packages.sh" "$work/again" "$@" >/dev/null 2>"$work/again.log" || {

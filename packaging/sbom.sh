@@ -19,11 +19,19 @@ trap 'rm -rf "$tools"' EXIT
 # The SBOM contains the hash of the tool, which -trimpath makes independent of the machine.
 GOBIN=$tools CGO_ENABLED=0 GOFLAGS=-trimpath GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT='' go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 
+# A tarball from another tool than git has no commit.
+commit=$(packaging/epoch.sh hash 2>/dev/null) || commit=
 for program; do
 	sbom=$out/${program##*/}.cdx.json
 	# Without -licenses, which looks up our own module on the network. NOTICES has the licences in full.
 	"$tools/cyclonedx-gomod" bin -json -std -noserial -version "${VERSION:?}" -output "$sbom" "$program"
-	sed -i "0,/\"timestamp\": \"/s/\(\"timestamp\": \"\)[^\"]*/\1$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)/" "$sbom"
+	# The tool knows no suppliers and no commit, and scanners know Go's standard library by another name.
+	jq --arg time "$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)" --arg commit "$commit" '.metadata.timestamp = $time |
+		.metadata.component |= (.supplier.name = "The metalplug authors" |
+			if $commit == "" then . else .pedigree.commits = [{uid: $commit}] end) |
+		.components[] |= (if .name == "std" then .name = "stdlib" | .supplier.name = "The Go authors" |
+			.purl |= sub("/std@go"; "/stdlib@") else .supplier.name = (.name | split("/")[:2] | join("/")) end)' "$sbom" >"$tools/sbom"
+	install -m 644 "$tools/sbom" "$sbom"
 done
 
 mapfile -t modules < <(packaging/licences.sh modules "$@")
