@@ -152,7 +152,7 @@ again() {
 	sed -i "s/^commit='.*/commit='${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)} $(packaging/epoch.sh hash)'/" "$work/elsewhere/packaging/epoch.sh"
 	umask 077
 	unset SOURCE_DATE_EPOCH
-	ARCHES=$arch GOAMD64=v3 GOFLAGS=-tags=elsewhere TZ=Pacific/Kiritimati LC_ALL=C.UTF-8 "$work/elsewhere/packaging/packages.sh" "$work/again" "$@" >/dev/null 2>"$work/again.log" || {
+	ARCHES=$arch GOAMD64=v3 GOFLAGS=-tags=elsewhere GOFIPS140=v1.0.0 GOWORK=/nowhere TZ=Pacific/Kiritimati LC_ALL=C.UTF-8 "$work/elsewhere/packaging/packages.sh" "$work/again" "$@" >/dev/null 2>"$work/again.log" || {
 		cat "$work/again.log" >&2
 		return 1
 	}

@@ -29,6 +29,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Gives all files in the packages the same modes, regardless of the caller's umask.
 umask 022
+export GOFIPS140=off GOWORK=off
 
 # documents makes the files that all architectures share, including the SELinux module.
 documents() {
