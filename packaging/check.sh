@@ -71,6 +71,7 @@ families() {
 		if [[ $name = metalplug-dra ]]; then
 			MODULE=daemon/dra PACKAGES=./metalplug-dra licences "$name" "$work/deb-$arch" "$rpm"
 		else
+			[[ $(rpm -qp --conflicts "$rpm") = "metalplug-selinux < $(rpm -qp --qf '%{VERSION}' "$rpm")" ]] || bad "$rpm allows an older SELinux module"
 			sizes "$work/deb-$arch"
 			licences "$name" "$work/deb-$arch" "$rpm"
 			links "$work/deb-$arch"
