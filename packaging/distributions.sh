@@ -12,7 +12,7 @@ set -euo pipefail
 
 # lives is the test, which runs in the container. Its exit status is the result.
 lives() {
-	local version=$1 selinux=$2 architecture from to pid driver
+	local version=$1 selinux=$2 architecture from to pid driver repository
 	export DEBIAN_FRONTEND=noninteractive
 	architecture=$(dpkg --print-architecture)
 	from=(/packages/older/metalplug{,-dra}_*_"$architecture".deb)
@@ -105,7 +105,9 @@ lives() {
 
 	step 'upgrade and downgrade'
 	pid=$(systemctl show -P MainPID metalplugd) driver=$(systemctl show -P MainPID metalplug-dra)
-	must apt install "${to[@]}"
+	repository=(-o Dir::Etc::SourceParts=/nowhere -o Dir::Etc::SourceList=/script/metalplug.sources -o APT::Sandbox::User=root)
+	must apt "${repository[@]}" update
+	must apt "${repository[@]}" upgrade
 	[[ $(systemctl show -P MainPID metalplugd) != "$pid" ]] || bad 'the upgrade did not restart metalplugd'
 	[[ $(systemctl show -P MainPID metalplug-dra) != "$driver" ]] || bad 'the upgrade did not restart metalplug-dra'
 	[[ $(metalplugd --version) = *"$version"* ]] || bad "metalplugd is $(metalplugd --version), not $version"
@@ -182,6 +184,11 @@ cd "$(dirname "$0")/.."
 version=$(dpkg-deb -f "$newer"/metalplug_*_"$(dpkg --print-architecture)".deb Version)
 printf '[Unit]\nWants=lives.service\n' >"$work/lives.conf"
 cp packaging/distributions.sh udev/recording/bundled/gpu-server.umockdev "$work/"
+# The upgrade uses a repository with both versions.
+mkdir -p "$work/repo/apt/pool"
+cp "$older"/*.deb "$work/repo/apt/pool"
+packaging/repo.sh "$newer" "$work/repo" >/dev/null
+sed 's|file:///srv/mirror/metalplug|file:///script/repo|' "$work/repo/apt/metalplug.sources" >"$work/metalplug.sources"
 
 # in_container SUITE boots the release and prints the output of its test.
 in_container() {
