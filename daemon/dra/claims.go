@@ -73,7 +73,8 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, ShareID: g.ShareID})
 		i := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
 		if i < 0 {
-			i, ask.Requests = len(ask.Requests), append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
+			i = len(ask.Requests)
+			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
 		if r := &ask.Requests[i]; !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
 			r.Devices = append(r.Devices, device.ID)

@@ -16,7 +16,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,7 +133,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 
 // follow sends to the channel dirty after each event from metalplugd and after each new connection, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
-	for available := true; ; available = false {
+	for available := true; ; {
 		events, err := d.client.Stream(ctx, "/v1/events")
 		if err == nil {
 			available = true
@@ -146,6 +145,7 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 			err = fmt.Errorf("%w: %w", api.ErrNoAnswer, cmp.Or(lines.Err(), io.EOF))
 		}
 		if ctx.Err() == nil && available {
+			available = false
 			d.Log.Warn("metalplugd unavailable", "err", err)
 		}
 		select {
@@ -194,7 +194,8 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 			retry = time.After(retryInterval)
 		}
 		before := problem
-		if problem = ""; slices.ContainsFunc(slices.Collect(maps.Values(s.claimed)), func(shares int64) bool { return shares > 1 }) {
+		problem = ""
+		if s.shared {
 			problem = server.noSharing
 		}
 		if problem != "" && problem != before {

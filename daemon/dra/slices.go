@@ -32,6 +32,7 @@ const (
 type state struct {
 	devices map[string]api.Device // keys are names; includes devices that no claim can get
 	claimed map[string]int64      // maps a device that claims can get to the number of claims that may hold it at the same time
+	shared  bool                  // whether several claims may hold one of the devices
 
 	replaced chan struct{} // closed when the driver has a newer state
 }
@@ -49,6 +50,7 @@ func newState(resources []api.Resource, devices []api.Device) state {
 	for name, d := range s.devices {
 		if shares := served[d.Resource]; shares > 0 && (!d.Held || len(d.Claims) > 0) {
 			s.claimed[name] = shares
+			s.shared = s.shared || shares > 1
 		}
 	}
 	return s
@@ -74,7 +76,8 @@ func (l layout) place(names map[string]int64) layout {
 			l = append(l, nil)
 		}
 		n := min(len(added), sliceLen-len(l[i]))
-		l[i], added = append(l[i], added[:n]...), added[n:]
+		l[i] = append(l[i], added[:n]...)
+		added = added[n:]
 	}
 	for len(l) > 1 && len(l[len(l)-1]) == 0 {
 		l = l[:len(l)-1]

@@ -87,7 +87,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if before := logged.Swap(flaw != ""); flaw != "" && !before {
 			log.Warn("identity invalid", "reason", flaw)
 		}
-		report := api.Driver{PID: os.Getpid(), Identity: who, Problem: fmt.Sprintf("%.1000s", cmp.Or(flaw, problem))} // metalplugd limits the size
+		report := api.Driver{PID: os.Getpid(), Identity: who}
+		report.Problem = fmt.Sprintf("%.1000s", cmp.Or(flaw, problem)) // metalplugd limits the size
 		if report.Problem == "" && refused.Load() {
 			report.Problem = "the API server refuses the identity"
 		}
