@@ -104,7 +104,7 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch again := v.In != s.Presence; {
 	case again && (v.In == "" || s.Written%sysfs.Uncounted == 0):
 		v.In, v.Written = s.Presence, s.Written
-	case s.Held, v.Scrub != "", v.Found != "":
+	case s.Held, v.Scrub != "" && !again, v.Found != "":
 	case !again && s.Written < v.Written: // a multipath disk has lost a path, and a process may have written to the disk before
 		return v, "the kernel counts fewer writes to the disk than before"
 	case again || s.Written > v.Written: // if the disk has appeared again, the kernel has counted from 0

@@ -145,7 +145,7 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 			return err
 		}
 		l.setEvidence(e, evidence.Evidence{
-			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.evidence.Presence(e.Disk), Fingerprint: fingerprint,
+			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.evidence.Presence(e.Disk), Fingerprint: fingerprint, In: l.evidence.Presence(e.Disk), Written: e.sighting.Written,
 		})
 		return nil
 	}, func(l *loop) {
