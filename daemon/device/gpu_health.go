@@ -79,8 +79,8 @@ func amdReset(sysPath, text string) (Mark, bool) {
 // (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" in NVIDIA's documentation; internal/rm/health.go of
 // NVIDIA/k8s-device-plugin for application errors.
 
-// xidAction is the Xid that newer drivers use to report the required recovery action, such as "GPU recovery action changed from
-// 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the fault, and then this Xid.
+// xidAction is the Xid with which newer drivers report the required recovery action. An example of its message is "GPU recovery
+// action changed from 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the fault, and then this Xid.
 const xidAction = 154
 
 // xidOfApplications lists errors that a program causes or that affect only one program. The list contains channel errors (13, 31,

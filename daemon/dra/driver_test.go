@@ -35,7 +35,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// daemon simulates metalplugd with three devices for claims, of which one is Unhealthy, and a device that claims share. If broken is true, metalplugd fails once.
+// daemon simulates metalplugd with three devices for claims, of which one is Unhealthy, and a device that claims share. If broken
+// is true, metalplugd fails once.
 func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused), broken ...*atomic.Bool) *driver {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -233,8 +234,8 @@ func publishing(t *testing.T, d *driver) (dirty, registered chan<- struct{}) {
 	return events, kubelets
 }
 
-// If the API server refuses to list the slices, or the Node was deleted, metalplug-dra reports the problem. When the Node was created again, the slices get the UID of the new
-// Node. Otherwise, the garbage collector would delete them again and again.
+// If the API server refuses to list the slices, or the Node was deleted, metalplug-dra reports the problem. When the Node was
+// created again, the slices get the UID of the new Node. Otherwise, the garbage collector would delete them again and again.
 func TestNodeReplaced(t *testing.T) {
 	d := daemon(t, nil)
 	created, notes := make(chan *resourceapi.ResourceSlice), make(chan string, 100)

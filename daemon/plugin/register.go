@@ -107,7 +107,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.retryConnect(err)
 	}
 	defer conn.Close()
-	// The kubelet empties its directory before it creates kubelet.sock, and may have removed the endpoint's socket.
+	// The kubelet empties its directory before it creates kubelet.sock, so it may have removed the endpoint's socket.
 	// Therefore the socket is checked again when the kubelet answers.
 	if err := e.ensureSocket(); err != nil {
 		return e.retryLater(err)

@@ -110,9 +110,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// checkBeforeErasure makes the last checks before the erasure. No slow step may follow, because a process may open the disk after the check
-// for open files. checkBeforeErasure checks for exports, loop devices and other hosts again, because the read took time. An exclusive open
-// does not detect these uses. The parameter written is the number of sectors written so far.
+// checkBeforeErasure makes the last checks before the erasure. No slow step may follow, because a process may open the disk after
+// the check for open files. checkBeforeErasure checks for exports, loop devices and other hosts again, because the read took time.
+// An exclusive open does not detect these uses. The parameter written is the number of sectors written so far.
 func (t *task) checkBeforeErasure(c *claim, e erasure, written uint64) error {
 	if err := c.checkWritten(t.Written, written); err != nil {
 		return err

@@ -33,7 +33,7 @@ func (s signature) places(size int64) (all []int64) {
 	return all
 }
 
-// firstPartition is the usual offset of the first partition in bytes. If the partition table is lost, the signatures in this
+// firstPartition is the usual offset, in bytes, of the first partition. If the partition table is lost, the signatures in this
 // partition remain.
 const firstPartition = 1 << 20
 
