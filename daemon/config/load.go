@@ -81,27 +81,19 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// LoadUsable is like [Load], but also returns an error if a daemon could not start with the configuration (see [Config.Check]).
+// LoadUsable is like [Load], but also returns an error if a daemon could not start with the configuration, because it could not
+// read the recording. The error is a [Problems] with the line that names the recording.
 func LoadUsable(file string) (Config, error) {
 	c, err := Load(file)
-	if err == nil {
-		err = c.Check()
-	}
-	return c, err
-}
-
-// Check checks the files that a daemon with this configuration needs when it starts. Currently, the only such file is the
-// recording, which Check reads. The error is a [Problems] with the line that names the file.
-func (c Config) Check() error {
-	if c.Hardware.Recording == "" {
-		return nil
+	if err != nil || c.Hardware.Recording == "" {
+		return c, err
 	}
 	if err := recording.Check(c.Hardware.Recording); err != nil {
 		problem := c.source
 		problem.What = err.Error()
-		return Problems{problem}
+		return c, Problems{problem}
 	}
-	return nil
+	return c, nil
 }
 
 // readProblem returns the problem to report for a file that cannot be read. The message does not repeat the file's name.
