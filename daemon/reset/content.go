@@ -125,9 +125,9 @@ func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// readChunk reads a chunk. If the drive cannot read a part of the chunk, readChunk reads each block separately. After [maxBad]
-// unreadable blocks, readChunk treats the rest of the chunk as unreadable as well.
-func (c *chunk) readChunk(read func(p []byte, offset int64) error) error {
+// fill reads a chunk. If the drive cannot read a part of the chunk, fill reads each block separately. After [maxBad]
+// unreadable blocks, fill treats the rest of the chunk as unreadable as well.
+func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
 		return err
@@ -183,7 +183,7 @@ func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64)
 				if err != nil {
 					err = errorf(Late, "reading the disk took too long: %w", err)
 				} else {
-					err = all[i].readChunk(read)
+					err = all[i].fill(read)
 				}
 				if err != nil {
 					next.Store(int64(len(all)))

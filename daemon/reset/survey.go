@@ -39,7 +39,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 			for at := from; at < size; at += stretchSize {
 				r := result{chunk{at: at, b: this[:min(stretchSize, size-at)]}, ctx.Err()}
 				if r.err == nil {
-					r.err = r.readChunk(read)
+					r.err = r.fill(read)
 				}
 				if results <- r; r.err != nil {
 					return
@@ -156,7 +156,7 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.set("reading all of %s", c.Name())
 	idle := sync.OnceFunc(useIdleIO)
 	start := chunk{b: alignedBuffer(int(min(blockSize, c.size)))}
-	if err := start.readChunk(c.read); err != nil {
+	if err := start.fill(c.read); err != nil {
 		return err
 	}
 	filler := (&surface{chunks: []chunk{start}}).blankByte()
