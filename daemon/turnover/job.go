@@ -51,7 +51,8 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
-		if s.Present && s.Device.SysPath == sysPath && (s.Resource != "" || s.Taker != "" && s.Blocked == "") {
+		mayBeOffered := s.Resource != "" || s.Taker != "" && s.Blocked == ""
+		if s.Present && mayBeOffered && s.Device.SysPath == sysPath {
 			return s
 		}
 	}
@@ -61,14 +62,13 @@ func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 // method returns the reset method for the device, or an empty string if metalplug must not or cannot reset the device. The
 // operator can order a reset even if the resource has the method "none".
 func (j *job) method(byHand bool) string {
-	auto := j.policy.Reset.Method == config.Auto || j.policy.Reset.Method == config.None && byHand
-	switch {
-	case auto && j.Target != nil:
-		return j.Target.Auto
-	case auto, j.policy.Reset.Method == config.None: // a group of devices has no automatic reset method
+	switch method := j.policy.Reset.Method; {
+	case method != config.None && method != config.Auto:
+		return method
+	case method == config.None && !byHand, j.Target == nil: // a group of devices has no automatic reset method
 		return ""
 	}
-	return j.policy.Reset.Method
+	return j.Target.Auto
 }
 
 // rule returns the parts of the resource's configuration that package lease uses.
