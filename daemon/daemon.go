@@ -149,15 +149,15 @@ func (d *daemon) build(last time.Time) {
 		d.host.Touch = *d.Touch
 	}
 	d.inventory = inventory.New(inventory.Options{
-		Source:     d.source,
-		Host:       d.host,
-		Rules:      d.Config.Rules(),
-		Store:      statefile.Open(d.Config.Paths.State, d.Log),
-		Machine:    systemd.MachineID(),
-		AfterBoot:  last.IsZero(),
-		Remembered: d.checkpointDevices(),
-		Audit:      checkInterval,
-		Log:        d.Log,
+		Source:            d.source,
+		Host:              d.host,
+		Rules:             d.Config.Rules(),
+		Store:             statefile.Open(d.Config.Paths.State, d.Log),
+		Machine:           systemd.MachineID(),
+		AfterBoot:         last.IsZero(),
+		CheckpointDevices: d.checkpointDevices(),
+		Audit:             checkInterval,
+		Log:               d.Log,
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
 	d.turnover = &turnover.Turnover{

@@ -298,12 +298,12 @@ func urgency(of lease.Lease) int {
 	return 0
 }
 
-// rememberBundle restores a bundle that a pod holds according to the kubelet's checkpoint. If the state file is lost, only
+// restoreBundle restores a bundle that a pod holds according to the kubelet's checkpoint. If the state file is lost, only
 // the checkpoint lists the members.
-func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
+func (l bundler) restoreBundle(of, id string, known kubelet.Known) {
 	for _, m := range known.Members {
 		if r := l.rule(m.Resource); r != nil {
-			l.remember(*r, m.ID, known).membership = membership{bundle: id, bundleResource: of}
+			l.restoreDevice(*r, m.ID, known).membership = membership{bundle: id, bundleResource: of}
 		}
 	}
 	if len(known.Members) == 0 {

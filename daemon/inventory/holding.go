@@ -289,16 +289,16 @@ func (a *allocations) recordFree(e *entry) {
 	}
 }
 
-// restoreRemembered adds the devices that the kubelet's checkpoint lists and the state file lacks.
-func (l *loop) restoreRemembered() {
-	for _, resource := range slices.Sorted(maps.Keys(l.Remembered)) {
+// restoreCheckpoint adds the devices that the kubelet's checkpoint lists and the state file lacks.
+func (l *loop) restoreCheckpoint() {
+	for _, resource := range slices.Sorted(maps.Keys(l.CheckpointDevices)) {
 		r := l.rule(resource)
-		for id, known := range l.Remembered[resource] {
+		for id, known := range l.CheckpointDevices[resource] {
 			switch {
 			case known.Members != nil, r != nil && r.Bundle != nil: // a bundle, even of a resource that a reload has changed
-				bundler{l}.rememberBundle(resource, id, known)
+				bundler{l}.restoreBundle(resource, id, known)
 			case r != nil:
-				if e := l.remember(*r, id, known); e.bundle != "" { // the state file is older, and still names a bundle
+				if e := l.restoreDevice(*r, id, known); e.bundle != "" { // the state file is older, and still names a bundle
 					e.membership = membership{}
 				}
 			}
@@ -306,7 +306,8 @@ func (l *loop) restoreRemembered() {
 	}
 }
 
-func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
+// restoreDevice restores a device that a pod holds according to the kubelet's checkpoint.
+func (l *loop) restoreDevice(r device.Rule, id string, known kubelet.Known) *entry {
 	e := l.entries[id]
 	switch {
 	case e == nil:

@@ -62,13 +62,13 @@ type Options struct {
 	// AfterBoot means that the node has booted since metalplugd last ran. The first snapshot then waits for devices from the last
 	// run that the kernel has not found yet.
 	AfterBoot bool
-	// Remembered contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
+	// CheckpointDevices contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list includes these devices even if the state file is lost.
-	Remembered map[string]map[string]kubelet.Known
-	Audit      time.Duration // interval at which all devices are enumerated, in case an event was lost; 0 means never
-	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
-	Grace      time.Duration // minimum time from Allocate until a device can be free, by default 30 s
-	Log        *slog.Logger
+	CheckpointDevices map[string]map[string]kubelet.Known
+	Audit             time.Duration // interval at which all devices are enumerated, in case an event was lost; 0 means never
+	Settle            time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
+	Grace             time.Duration // minimum time from Allocate until a device can be free, by default 30 s
+	Log               *slog.Logger
 }
 
 // Inventory is the set of devices on this node. The methods are safe for concurrent use.
@@ -161,17 +161,17 @@ func (i *Inventory) LookAgain(ids ...string) {
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of all devices. The parameter remembered is like
-// [Options].Remembered. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
-func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
+// SetRules replaces the rules and queues an inspection of all devices. The parameter listed is like
+// [Options].CheckpointDevices. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
+func (i *Inventory) SetRules(rules []device.Rule, listed map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
-		l.rules, l.Remembered = rules, remembered
+		l.rules, l.CheckpointDevices = rules, listed
 		for _, e := range l.entries {
 			e.lastProbe = lastProbe{} // the new rules may not require a probe
 			l.notesStale[e] = true
 		}
-		l.restoreRemembered()
+		l.restoreCheckpoint()
 		l.rulesApplied = append(l.rulesApplied, done)
 		l.inspector.SetRules(rules)
 	})

@@ -426,7 +426,7 @@ func TestCheckpointDevicesAreOffered(t *testing.T) {
 	const lost, used = "node-gone-widget", "nvme-eui.00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
 	r := start(t, m, "", func(o *inventory.Options) {
-		o.Remembered = map[string]map[string]kubelet.Known{
+		o.CheckpointDevices = map[string]map[string]kubelet.Known{
 			"example.org/widget": {lost: {NUMANode: 1, As: []string{lost}}}, nvmeResource: {used: {As: []string{used}}},
 			"example.org/other": {"x": {NUMANode: -1}},
 		}
@@ -443,7 +443,7 @@ func TestCheckpointDevicesAreOffered(t *testing.T) {
 func TestHeldIDsStayUntilFree(t *testing.T) {
 	const id, resource = "node-A-widget", "example.org/widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
-		o.Remembered = map[string]map[string]kubelet.Known{resource: {id: {As: []string{id + "::2"}}}}
+		o.CheckpointDevices = map[string]map[string]kubelet.Known{resource: {id: {As: []string{id + "::2"}}}}
 		o.Grace = time.Nanosecond
 	})
 	as := func(what string, want ...string) {

@@ -72,7 +72,7 @@ func decode(text []byte, machine string) (c savedState, err error) {
 
 // restore adds the devices from the last run to the device list. These devices are Unhealthy until an inspection finds them.
 func (l *loop) restore() {
-	defer l.restoreRemembered()
+	defer l.restoreCheckpoint()
 	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
 		l.faults.Boot = boot
 	}

@@ -280,7 +280,7 @@ func (n *node) begin() {
 	}
 	n.inventory = inventory.New(inventory.Options{
 		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
-		Store: statefile.Open(n.state, log), Remembered: remembered,
+		Store: statefile.Open(n.state, log), CheckpointDevices: remembered,
 	})
 	n.audit = audit.Open(n.state, log)
 	n.turnover = &turnover.Turnover{

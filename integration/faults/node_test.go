@@ -102,7 +102,7 @@ func (s setup) run() (*parts, error) {
 	}
 	inv := inventory.New(inventory.Options{
 		Source: s.source, Host: host, Rules: s.rules(), Log: s.log, Settle: 5 * time.Second, Grace: time.Nanosecond,
-		Store: statefile.Open(s.state, s.log), Remembered: s.remembered(),
+		Store: statefile.Open(s.state, s.log), CheckpointDevices: s.remembered(),
 	})
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
