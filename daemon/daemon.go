@@ -334,7 +334,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 			defer ready()
 			err := t.run(ctx, ready)
 			if ctx.Err() == nil && err == nil {
-				err = fmt.Errorf("ended unexpectedly")
+				err = errors.New("ended unexpectedly")
 			}
 			if err != nil {
 				cancel(fmt.Errorf("%s: %w", t.name, err))

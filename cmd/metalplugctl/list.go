@@ -140,7 +140,11 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 				if v != nil {
 					_ = v.change(func() { v.notes = nil }) // removes the note that metalplugd does not answer
 				}
-				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.writeWatch(devices, resources) })
+				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) {
+					s.writeRegistrations(resources)
+					s.WriteString("\n")
+					s.writeDevices(byUrgency(devices), resources, false)
+				})
 			})
 		})
 	}
@@ -173,11 +177,4 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 		}
 		return err
 	})
-}
-
-// writeWatch writes the state of each resource and each device.
-func (s *screen) writeWatch(devices []api.Device, resources []api.Resource) {
-	s.writeRegistrations(resources)
-	s.WriteString("\n")
-	s.writeDevices(byUrgency(devices), resources, false)
 }

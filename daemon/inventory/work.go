@@ -32,7 +32,7 @@ const (
 // hardware changes.
 type window struct {
 	phase         phase
-	reason        string           // the reason why the device is Unhealthy in this period
+	task          Task             // kind of work in progress
 	absentUntil   time.Time        // end of the period in which the device may be absent after metalplug has reset it
 	relook        *inspect.Subject // the subject that needs a new inspection
 	lookNumber    int              // number of inspections that must return before the window ends
@@ -55,13 +55,21 @@ func (w *window) isOther(now evidence.Disk) bool {
 // isBusy reports whether metalplug is working on the device, or on another device that affects it.
 func (e *entry) isBusy() bool { return e.work.phase == working }
 
-// BeingReset is the reason why a device is Unhealthy while the operator resets it.
-const BeingReset = "being reset by the operator"
+// Task is a kind of work on a device. Its text is the reason why the device is Unhealthy during the work. The zero value stands
+// for any work that does not make the device Unhealthy.
+type Task string
 
-// mayChangeContent reports whether metalplug's own work may change the disk's content. A reset that the operator ordered does not
-// change the content. Neither does work on another device that affects this one.
+// Tasks that an operator orders. OrderedReset is the only task that does not change a disk's content.
+const (
+	OrderedReset   Task = "being reset by the operator"
+	OrderedErasure Task = "being erased by the operator"
+	AdoptedErasure Task = "unproven: adopted, being erased"
+)
+
+// mayChangeContent reports whether metalplug's own work may change the disk's content. Work on another device that affects this
+// one does not change the content.
 func (e *entry) mayChangeContent() bool {
-	return e.isBusy() && e.lease.Working() && e.work.reason != BeingReset
+	return e.isBusy() && e.lease.Working() && e.work.task != OrderedReset
 }
 
 // invalidate queues an inspection. Until this inspection has returned, the last result is considered out of date.
@@ -164,10 +172,10 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 
 // Begin records that work on a device is beginning. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty
 // if the work is on another device and affects this device. Until [Inventory.End] is called, inspections do not open the device.
-// Until one more inspection has returned, the kubelet sees no hardware changes. If reason is not empty, the device is Unhealthy
-// with this reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The
-// error is [ErrUnknownDevice], the context's error, or a [lease.ErrEvent] if the state does not allow the work.
-func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
+// Until one more inspection has returned, the kubelet sees no hardware changes. Begin returns the newest state of the device.
+// Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], the context's error, or a
+// [lease.ErrEvent] if the state does not allow the work.
+func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, task Task) (s *Status, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
@@ -178,15 +186,15 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 				return err
 			}
 		}
-		l.beginWork(e, reason)
+		l.beginWork(e, task)
 		return nil
 	})
 	return s, err
 }
 
-func (l *loop) beginWork(e *entry, reason string) {
+func (l *loop) beginWork(e *entry, task Task) {
 	w := &e.work
-	w.phase, w.reason, w.diskBefore, w.provenDiskseq, w.givenSince = working, reason, e.Disk, "", false
+	w.phase, w.task, w.diskBefore, w.provenDiskseq, w.givenSince = working, task, e.Disk, "", false
 	// If the work makes the disk reappear, the kernel restarts its count of writes at 0. The evidence must then end, even if
 	// metalplugd crashes during the work.
 	if v := l.evidence.Get(e.Disk); v != nil && v.Scrub == "" {
@@ -225,7 +233,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 func (l *loop) finishWork(e *entry, o Outcome) {
 	w := &e.work
 	other := w.isOther(e.Disk) // whether another disk may have replaced the one that was worked on
-	w.phase, w.reason = afterWork, ""
+	w.phase, w.task = afterWork, ""
 	if o.Touched {
 		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", wrote{}, true // the helper may not have ended
 		if o.Written != nil {

@@ -53,11 +53,11 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if o.DryRun {
 		return nil
 	}
-	scrub, reason, order := o.Scrub, inventory.BeingReset, lease.Reset
+	scrub, task, order := o.Scrub, inventory.OrderedReset, lease.Reset
 	if scrub != "" {
-		reason, order = "being erased by the operator", lease.Erase
+		task, order = inventory.OrderedErasure, lease.Erase
 	}
-	if err := j.begin(ctx, lease.Clear, reason); err != nil {
+	if err := j.begin(ctx, lease.Clear, task); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	if j.Cordon != j.asked.Cordon {
@@ -193,7 +193,7 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 }
 
 func (j *job) eraseNow(ctx context.Context) error {
-	if err := j.begin(ctx, lease.Clear, "unproven: adopted, being erased"); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
+	if err := j.begin(ctx, lease.Clear, inventory.AdoptedErasure); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
 		return err
 	}
 	j.policy.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint
