@@ -281,7 +281,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 		return
 	}
 	o := r.ownerOf(podUID, r.pid)
-	if o.late = o.late || r.number > 0; zombie {
+	o.late = o.late || r.number > 0
+	if zombie {
 		return
 	}
 	r.pods[podUID] = append(r.pods[podUID], r.pid)
