@@ -890,7 +890,7 @@ func TestTimeOfPods(t *testing.T) {
 		}
 	}
 	for _, u := range a.Unread {
-		if u.PodUID[0] != 'a' || u.Any || u.Count != 2 || !strings.Contains(u.Cause, "too long") {
+		if u.PodUID[0] != 'a' || u.Any || u.Count < 1 || !strings.Contains(u.Cause, "too long") {
 			t.Errorf("unread: %+v", u)
 		}
 	}
