@@ -101,9 +101,9 @@ licences() {
 	for module in "${modules[@]}"; do
 		grep -qxF "Files: ${MODULE:+$MODULE/}vendor/${module%@*}/*" "$docs/copyright" || bad "debian/copyright lacks $module"
 	done
-	# Scanners look for this name.
-	jq -e --arg commit "$(packaging/epoch.sh hash)" '.metadata.component.pedigree.commits[0].uid == $commit and
-		([.metadata.component, .components[]] | all(.supplier.name and .purl)) and any(.components[]; .purl | startswith("pkg:golang/stdlib@1."))' \
+	# Scanners look for SBOMs with the suffix .cdx.json in this directory.
+	jq -es --arg commit "$(packaging/epoch.sh hash)" 'all(.[]; .metadata.component.pedigree.commits[0].uid == $commit and
+		([.metadata.component, .components[]] | all(.supplier.name and .purl)) and any(.components[]; .purl | startswith("pkg:golang/stdlib@1.")))' \
 		"$docs"/sbom/*.cdx.json >/dev/null || bad 'an SBOM has no commit, or lacks the supplier or the purl of a component'
 }
 

@@ -25,7 +25,7 @@ for program; do
 	sbom=$out/${program##*/}.cdx.json
 	# Without -licenses, which looks up our own module on the network. NOTICES has the licences in full.
 	"$tools/cyclonedx-gomod" bin -json -std -noserial -version "${VERSION:?}" -output "$sbom" "$program"
-	# The tool knows no suppliers and no commit, and scanners know Go's standard library by another name.
+	# The tool does not know suppliers and commits. Scanners know Go's standard library as stdlib, not std.
 	jq --arg time "$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)" --arg commit "$commit" '.metadata.timestamp = $time |
 		.metadata.component |= (.supplier.name = "The metalplug authors" |
 			if $commit == "" then . else .pedigree.commits = [{uid: $commit}] end) |
