@@ -56,9 +56,11 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	}
 	addRecord(all, string(text))
 	// Since systemd 251, a record contains the diskseq. While udevd is stopped, an earlier disk's record remains in the database.
-	link, links := "/dev/disk/by-diskseq/", all["DEVLINKS"]+" "
-	if d.DevType == "disk" && strings.Contains(links, link) && !strings.Contains(links, link+d.Properties.Value("DISKSEQ")+" ") {
-		return Device{}, fmt.Errorf("read device %s: the record in udev's database describes an earlier disk", sysPath)
+	for _, link := range strings.Fields(all["DEVLINKS"]) {
+		seq, ok := strings.CutPrefix(link, "/dev/disk/by-diskseq/")
+		if ok && d.DevType == "disk" && seq != d.Properties.Value("DISKSEQ") {
+			return Device{}, fmt.Errorf("read device %s: the record in udev's database describes an earlier disk", sysPath)
+		}
 	}
 	d.Properties = NewProperties(all)
 	return d, nil

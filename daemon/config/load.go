@@ -81,8 +81,8 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// LoadUsable is like [Load], but also returns an error if a daemon could not start with the configuration, because it could not
-// read the recording. The error is a [Problems] with the line that names the recording.
+// LoadUsable is like [Load], but also returns an error if the recording that the configuration names cannot be read. Without this
+// recording, a daemon cannot start. The error is a [Problems] with the line that names the recording.
 func LoadUsable(file string) (Config, error) {
 	c, err := Load(file)
 	if err != nil || c.Hardware.Recording == "" {

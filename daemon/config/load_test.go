@@ -200,8 +200,8 @@ func TestNothingConfigured(t *testing.T) {
 	}
 }
 
-// TestCheck checks that a recording that cannot be opened is reported with the line that names it, even in a drop-in.
-func TestCheck(t *testing.T) {
+// TestLoadUsable checks that LoadUsable reports a recording that it cannot open, with the line that names it, even in a drop-in.
+func TestLoadUsable(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"good.rec": "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n", "bad.rec": "P: /devices/x\nnonsense\n",
 		"none.toml": "", "good.toml": `hardware.source = "recording:good.rec"`,

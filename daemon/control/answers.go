@@ -134,7 +134,8 @@ func (s *Server) Status() api.Status {
 		}
 	}
 	s.mu.Lock()
-	all.Refused, all.Driver = append([]api.Refusal{}, s.refusals...), s.driver
+	all.Refused = append([]api.Refusal{}, s.refusals...)
+	all.Driver = s.driver
 	s.mu.Unlock()
 	// The snapshot also contains resources that a reload removed while pods hold their devices.
 	for _, offer := range snapshot.Offers {

@@ -175,8 +175,13 @@ func TestManyClaims(t *testing.T) {
 			}
 		})
 	}
-	for range pods {
-		<-waiting
+	late := time.After(30 * time.Second)
+	for n := range pods {
+		select {
+		case <-waiting:
+		case <-late:
+			t.Fatalf("only %d of %d claims wait", n, pods)
+		}
 	}
 	close(all)
 	asking.Wait()

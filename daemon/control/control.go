@@ -25,8 +25,8 @@
 //	POST /v1/devices/{id}/reset      a [Change]; the answer follows when the work is done, which may take hours
 //	POST /v1/devices/{id}/adopt      a [Change]; the answer follows when the permission to erase the disk is on disk
 //	POST /v1/claims/{uid}/prepare    an [api.Claim]; the answer is an [api.Prepared]
-//	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}, also for the next one
-//	POST /v1/driver                  an [api.Driver]
+//	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
+//	POST /v1/driver                  an [api.Driver]; the answer is {}
 //
 // The answer to a refused request is {"error": TEXT}, or plain text for an unknown path or method. The status code is 400 for an
 // invalid request, and 403 if the client is not uid 0. The status code is 404 for an unknown device or path, and 405 for a method

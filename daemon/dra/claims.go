@@ -106,7 +106,8 @@ func (d *driver) recordFailure(claims []*drapb.Claim, reason error) {
 // UnprepareResourceClaims releases the devices of all given claims at the same time, because metalplugd may be working on one of
 // the claims. UnprepareResourceClaims does not wait until the devices have been cleaned up, so the pod can end without delay.
 func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	answer, errs := make(map[types.UID]error), make([]error, len(claims))
+	answer := make(map[types.UID]error)
+	errs := make([]error, len(claims)) // each goroutine writes its own element
 	var all sync.WaitGroup
 	for i, claim := range claims {
 		all.Go(func() { errs[i] = d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/unprepare", nil, new(struct{})) })

@@ -3,6 +3,7 @@
 package dra
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -195,8 +196,10 @@ func assignNames(devices []api.Device) map[string]api.Device {
 		}
 		name := label(d.ID)
 		if count[name] > 1 || len(name) > nameLen || name == "" {
-			hash := fmt.Sprintf("--%x", sha256.Sum256([]byte(d.ID)))[:10]
-			name = strings.Trim(name[:min(len(name), nameLen-len(hash))]+hash, "-")
+			sum := sha256.Sum256([]byte(d.ID))
+			hash := fmt.Sprintf("--%x", sum[:4])
+			name = cmp.Or(name, "device")
+			name = name[:min(len(name), nameLen-len(hash))] + hash
 		}
 		names[name] = d
 	}

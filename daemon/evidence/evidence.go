@@ -54,7 +54,10 @@ func (v *Evidence) Proves(presence string) bool {
 
 // Percent returns how much of the disk has been read, from 0 to 100.
 func (v Evidence) Percent() int {
-	return int(float64(v.Read) / float64(max(v.Size, 1)) * 100)
+	if v.Size <= 0 {
+		return 0
+	}
+	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
 // Reading returns the reason why a disk is not offered while it is being read.
@@ -101,13 +104,17 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Size > 0 && v.Size != s.Size:
 		return v, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size)
 	}
-	switch again := v.In != s.Presence; {
-	case again && (v.In == "" || s.Written%sysfs.Uncounted == 0):
+	reappeared := v.In != s.Presence // the kernel has counted from 0 since then
+	switch {
+	case reappeared && (v.In == "" || !sysfs.HasWrites(s.Written)):
 		v.In, v.Written = s.Presence, s.Written
-	case s.Held, v.Scrub != "" && !again, v.Found != "":
-	case !again && s.Written < v.Written: // a multipath disk has lost a path, and a process may have written to the disk before
+	case s.Held, v.Found != "":
+	case reappeared:
+		return v, "a process wrote to the disk while no pod had it"
+	case v.Scrub != "":
+	case s.Written < v.Written: // a multipath disk has lost a path, and a process may have written to the disk before
 		return v, "the kernel counts fewer writes to the disk than before"
-	case again || s.Written > v.Written: // if the disk has appeared again, the kernel has counted from 0
+	case s.Written > v.Written:
 		return v, "a process wrote to the disk while no pod had it"
 	}
 	switch {

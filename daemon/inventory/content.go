@@ -132,13 +132,13 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	if before != now && (adopted || tenants) {
 		l.saveLater()
 	}
-	reason := "a process wrote to the disk while no pod had it"
+	reason, reappeared := "a process wrote to the disk while no pod had it", before.In != now.In
 	switch {
 	case e.lease.Failure != "" && now.Sectors >= sysfs.Uncounted:
 		reason = "the work on the disk has failed, and the kernel does not count writes to the disk (queue/iostats)"
-	case before == now, before.In != now.In && (before.In == "" || now.Sectors%sysfs.Uncounted == 0):
+	case before == now, reappeared && (before.In == "" || !sysfs.HasWrites(now.Sectors)):
 		return
-	case before.In == now.In && now.Sectors < before.Sectors:
+	case !reappeared && now.Sectors < before.Sectors:
 		reason = "the kernel counts fewer writes to the disk than before"
 	}
 	if adopted || tenants {

@@ -144,8 +144,10 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		if err := l.apply(e, lease.Event{Name: lease.Adopted}); err != nil {
 			return err
 		}
+		presence := l.evidence.Presence(e.Disk)
 		l.setEvidence(e, evidence.Evidence{
-			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.evidence.Presence(e.Disk), Fingerprint: fingerprint, In: l.evidence.Presence(e.Disk), Written: e.sighting.Written,
+			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: presence, Fingerprint: fingerprint,
+			In: presence, Written: e.sighting.Written,
 		})
 		return nil
 	}, func(l *loop) {

@@ -161,12 +161,12 @@ func (i *Inventory) LookAgain(ids ...string) {
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of all devices. The parameter listed is like
-// [Options].CheckpointDevices. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
-func (i *Inventory) SetRules(rules []device.Rule, listed map[string]map[string]kubelet.Known) <-chan struct{} {
+// SetRules replaces the rules and queues an inspection of all devices. The parameter
+// checkpointDevices is like [Options].CheckpointDevices. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
+func (i *Inventory) SetRules(rules []device.Rule, checkpointDevices map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
-		l.rules, l.CheckpointDevices = rules, listed
+		l.rules, l.CheckpointDevices = rules, checkpointDevices
 		for _, e := range l.entries {
 			e.lastProbe = lastProbe{} // the new rules may not require a probe
 			l.notesStale[e] = true

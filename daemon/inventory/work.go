@@ -55,15 +55,16 @@ func (w *window) isOther(now evidence.Disk) bool {
 // isBusy reports whether metalplug is working on the device, or on another device that affects it.
 func (e *entry) isBusy() bool { return e.work.phase == working }
 
-// Task is a kind of work on a device. Its text is the reason why the device is Unhealthy during the work. The zero value stands
-// for any work that does not make the device Unhealthy.
+// Task is a kind of work on a device. Its text is the reason why the device is Unhealthy during the work. For work with the zero
+// value, the device's lease determines the reason.
 type Task string
 
-// Tasks that an operator orders. OrderedReset is the only task that does not change a disk's content.
+// Tasks with their own reason. Among the tasks that an operator orders, only OrderedReset does not change a disk's content.
 const (
 	OrderedReset   Task = "being reset by the operator"
 	OrderedErasure Task = "being erased by the operator"
 	AdoptedErasure Task = "unproven: adopted, being erased"
+	Initialisation Task = "being initialised" // by the vendor's init unit
 )
 
 // mayChangeContent reports whether metalplug's own work may change the disk's content. Work on another device that affects this

@@ -144,11 +144,14 @@ func (d drive) checkControllers() error {
 		return errorf(Refused, "cannot determine whether other hosts use a controller of the NVM subsystem: %w", err)
 	}
 	foreign, err := d.foreignControllers(listedControllers(list))
-	if err == nil && len(foreign) > 0 {
-		err = errorf(Refused, "controller %s of the NVM subsystem is not bound to this host's driver nvme: its users would be affected too",
+	if err != nil {
+		return err
+	}
+	if len(foreign) > 0 {
+		return errorf(Refused, "controller %s of the NVM subsystem is not bound to this host's driver nvme: its users would be affected too",
 			strings.Join(foreign, ", "))
 	}
-	return err
+	return nil
 }
 
 // checkOtherNamespaces checks that the drive has no other namespace. checkOtherNamespaces also finds namespaces that are attached

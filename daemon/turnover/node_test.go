@@ -263,7 +263,7 @@ func (n *node) unit(ctx context.Context, resource, stage, id string) error {
 func (n *node) begin() {
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
 	host := &device.Host{Tree: sysfs.At(n.machine.Root()), Touch: n.touch()}
-	remembered := make(map[string]map[string]kubelet.Known)
+	checkpointed := make(map[string]map[string]kubelet.Known)
 	for id, pods := range n.owners {
 		resource := widgetResource
 		var members []kubelet.Member
@@ -273,14 +273,14 @@ func (n *node) begin() {
 		case strings.HasPrefix(id, "bundle-"):
 			resource, members = "example.org/pair", []kubelet.Member{{Resource: widgetResource, ID: "node-A-widget"}, {Resource: n.resources[0], ID: "nvme-eui.11"}}
 		}
-		if remembered[resource] == nil {
-			remembered[resource] = make(map[string]kubelet.Known)
+		if checkpointed[resource] == nil {
+			checkpointed[resource] = make(map[string]kubelet.Known)
 		}
-		remembered[resource][id] = kubelet.Known{NUMANode: -1, As: []string{id}, Pods: pods, Members: members}
+		checkpointed[resource][id] = kubelet.Known{NUMANode: -1, As: []string{id}, Pods: pods, Members: members}
 	}
 	n.inventory = inventory.New(inventory.Options{
 		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
-		Store: statefile.Open(n.state, log), CheckpointDevices: remembered,
+		Store: statefile.Open(n.state, log), CheckpointDevices: checkpointed,
 	})
 	n.audit = audit.Open(n.state, log)
 	n.turnover = &turnover.Turnover{

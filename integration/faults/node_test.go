@@ -102,7 +102,7 @@ func (s setup) run() (*parts, error) {
 	}
 	inv := inventory.New(inventory.Options{
 		Source: s.source, Host: host, Rules: s.rules(), Log: s.log, Settle: 5 * time.Second, Grace: time.Nanosecond,
-		Store: statefile.Open(s.state, s.log), CheckpointDevices: s.remembered(),
+		Store: statefile.Open(s.state, s.log), CheckpointDevices: s.checkpointDevices(),
 	})
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
@@ -118,8 +118,8 @@ func (s setup) run() (*parts, error) {
 	return p, p.start(s, host)
 }
 
-// remembered returns the content of the checkpoint, if it is readable.
-func (s setup) remembered() map[string]map[string]real.Known {
+// checkpointDevices returns the content of the checkpoint, if it is readable.
+func (s setup) checkpointDevices() map[string]map[string]real.Known {
 	devices, err := real.CheckpointDevices(s.dir)
 	if err != nil {
 		s.log.Warn("kubelet checkpoint not read", "err", err)

@@ -471,7 +471,7 @@ func (s *sequence) stepReload() {
 	s.setup.apart = !s.setup.apart
 	s.say("the configuration has no bundles: %v", s.setup.apart)
 	select {
-	case <-s.parts.inventory.SetRules(s.setup.rules(), s.setup.remembered()):
+	case <-s.parts.inventory.SetRules(s.setup.rules(), s.setup.checkpointDevices()):
 	case <-time.After(patience):
 		s.t.Fatalf("the new configuration does not apply after %v", patience)
 	}

@@ -88,14 +88,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 			log.Warn("identity invalid", "reason", flaw)
 		}
 		report := api.Driver{PID: os.Getpid(), Identity: who}
-		report.Problem = fmt.Sprintf("%.1000s", cmp.Or(flaw, problem)) // metalplugd limits the size
+		report.Problem = fmt.Sprintf("%.1000s", cmp.Or(flaw, problem)) // metalplugd limits the size of a request
 		if report.Problem == "" && refused.Load() {
 			report.Problem = "the API server refuses the identity"
 		}
 		_ = systemd.Status(strings.TrimSuffix(who+"; "+report.Problem, "; "))
 		ctx, end := context.WithTimeout(ctx, time.Second)
 		defer end()
-		_ = api.Client{Socket: *control}.Post(ctx, "/v1/driver", report, new(struct{})) // if metalplugd does not answer, doctor says so
+		_ = api.Client{Socket: *control}.Post(ctx, "/v1/driver", report, new(struct{})) // if metalplugd does not answer, doctor reports this
 	}
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger, Note: note, Used: used}
 	if passed := sockets.Listeners(); len(passed) > 0 {

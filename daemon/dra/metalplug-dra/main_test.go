@@ -74,6 +74,8 @@ current-context: x
 				t.Errorf("the report has the PID %d", report.PID)
 			}
 			seen = strings.Contains(report.Problem, "<<<")
+		case code := <-done:
+			t.Fatalf("the driver ended early with the code %d", code)
 		case <-late:
 			t.Error("the driver does not report the answer of the API server")
 			seen = true
