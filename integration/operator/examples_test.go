@@ -44,8 +44,8 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 	t.Helper()
 	output = strings.ReplaceAll(output, n.dir, "/tmp/try")
 	output = regexp.MustCompile(`up \d+s`).ReplaceAllString(output, "up 7s")
-	output = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`).ReplaceAllString(output, "2026-11-25 10:15:30Z")
-	output = regexp.MustCompile(`\(by [^)]*\)`).ReplaceAllString(output, "(by root)")
+	output = regexp.MustCompile(`\d{4}-\d\d-\d\d\s+\d\d:\d\d:\d\dZ`).ReplaceAllString(output, "2026-11-25 10:15:30Z")
+	output = regexp.MustCompile(`\(by [^,)]*`).ReplaceAllString(output, "(by root")
 	got := "$ " + commandLine + "\n" + output
 	file := filepath.Join("../../packaging/man/examples", name+".txt")
 	if *update {
