@@ -25,7 +25,7 @@ esac
 [ "$arch" = "$(go env GOHOSTARCH)" ] || export CC="$triplet-gcc"
 
 # Settings from the caller's environment or from "go env -w" would change the bytes, or require newer processors.
-export CGO_ENABLED=1 GOOS=linux GOARCH="$arch" GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOEXPERIMENT= GOFIPS140=off GOWORK=off
+export CGO_ENABLED=1 GOOS=linux GOARCH="$arch" GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOEXPERIMENT='' GOFIPS140=off GOWORK=off
 export CGO_CFLAGS="-O2 -g -fstack-protector-strong -fstack-clash-protection $guard -D_FORTIFY_SOURCE=2 -Wformat -Werror=format-security"
 export CGO_LDFLAGS="-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs"
 strip='-s -w'
