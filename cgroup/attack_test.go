@@ -890,8 +890,19 @@ func TestTimeOfPods(t *testing.T) {
 		}
 	}
 	for _, u := range a.Unread {
-		if u.PodUID[0] != 'a' || u.Any || u.Count < 1 || !strings.Contains(u.Cause, "too long") {
+		if u.PodUID[0] != 'a' || u.Any || u.Count < 1 || u.Count > 2 || !strings.Contains(u.Cause, "too long") {
 			t.Errorf("unread: %+v", u)
+			continue
+		}
+		// On a busy machine, the scan may read one of the pod's two processes in time. It then reports this process as a holder.
+		known := u.Count
+		for pid := 100; pid < 140; pid++ {
+			if u.PodUID == fmt.Sprintf("a%d", pid%20) {
+				known += len(leaders(a.Holders, pid))
+			}
+		}
+		if known < 2 {
+			t.Errorf("a process of pod %s is neither read nor unread: %+v", u.PodUID, u)
 		}
 	}
 	if taken := time.Duration(ticks.Load()); err != nil || len(a.Unread) != 20 || taken > 4*time.Second {
