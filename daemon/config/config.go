@@ -5,8 +5,8 @@
 // The package follows three rules. Files are read strictly, so unknown, contradictory and impossible settings are errors. All
 // errors are reported together, each with its file, line and key. The result of [Load] needs no further check, so a daemon can
 // run with any [Config] that was loaded without an error. Load reads only the configuration files, so a configuration can be
-// checked on any machine. [LoadUsable] also checks the other files that must exist. The file metalplug.toml in this directory lists
-// every key with its default.
+// checked on any machine. [LoadUsable] also checks the other files that must exist. The file metalplug.toml in this directory
+// lists every key with its default.
 package config
 
 import (

@@ -209,7 +209,7 @@ func assignNames(devices []api.Device) map[string]api.Device {
 // notInLabel matches the characters between the letters and digits of a label.
 var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
-// label converts an ID to a DNS label. label changes letters to lower case, and replaces each sequence of other characters than
+// label converts an ID to a DNS label. label changes letters to lower case, and replaces each sequence of characters other than
 // letters and digits with "-".
 func label(id string) string {
 	return strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(id), "-"), "-")

@@ -104,18 +104,13 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Size > 0 && v.Size != s.Size:
 		return v, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size)
 	}
-	reappeared := v.In != s.Presence // the kernel has counted from 0 since then
-	switch {
-	case reappeared && (v.In == "" || !sysfs.HasWrites(s.Written)):
-		v.In, v.Written = s.Presence, s.Written
-	case s.Held, v.Found != "":
-	case reappeared:
-		return v, "a process wrote to the disk while no pod had it"
-	case v.Scrub != "":
-	case s.Written < v.Written: // a multipath disk has lost a path, and a process may have written to the disk before
-		return v, "the kernel counts fewer writes to the disk than before"
-	case s.Written > v.Written:
-		return v, "a process wrote to the disk while no pod had it"
+	now := Writes{s.Presence, s.Written}
+	switch reason := (Writes{v.In, v.Written}).Foreign(now); {
+	case reason == "":
+		v.In, v.Written = now.In, now.Sectors
+	case s.Held, v.Found != "", v.Scrub != "" && v.In == now.In:
+	default:
+		return v, reason
 	}
 	switch {
 	case s.Held:
@@ -127,6 +122,26 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 		return v, s.Data
 	}
 	return v, ""
+}
+
+// Writes is the number of sectors that have been written to a disk since the disk appeared (see [Book.Presence]).
+type Writes struct {
+	In      string `json:"in,omitempty"`
+	Sectors uint64 `json:"sectors,omitempty"`
+}
+
+// Foreign compares two counts between which neither a container nor metalplug wrote to the disk. If another process wrote to the
+// disk, Foreign returns the reason to report, and otherwise "". When a disk appears, the kernel counts from 0.
+func (w Writes) Foreign(now Writes) (reason string) {
+	switch reappeared := w.In != now.In; {
+	case reappeared && (w.In == "" || now.Sectors%sysfs.Uncounted == 0): // the kernel has counted no write
+		return ""
+	case reappeared, now.Sectors > w.Sectors:
+		return "a process wrote to the disk while no pod had it"
+	case now.Sectors < w.Sectors: // a multipath disk has lost a path, and a process may have written to the disk before
+		return "the kernel counts fewer writes to the disk than before"
+	}
+	return ""
 }
 
 // Read is the result of reading part of a disk.

@@ -13,8 +13,8 @@ import (
 type known struct {
 	evidence.Disk
 	// Fingerprint identifies the data that the last tenant left on the disk (see [device.Report]). Fingerprint is empty if unknown.
-	Fingerprint string `json:"fingerprint,omitempty"`
-	Wrote       wrote  `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
+	Fingerprint string          `json:"fingerprint,omitempty"`
+	Wrote       evidence.Writes `json:"wrote,omitzero"` // number of sectors written at the last inspection, or zero if unknown
 	// Initialised is the name of the init unit ([device.Rule].Init) that has run since the hardware last appeared.
 	Initialised string `json:"initialised,omitempty"`
 	// Claims contains the claims that hold the device until the kubelet releases them. metalplug must save them, because the
@@ -30,12 +30,6 @@ type known struct {
 	// Unfinished means that a helper may still be working on the disk, because metalplugd ended during this work, or because the
 	// erasure failed. An inspection clears the field when it finds that no helper is working on the disk.
 	Unfinished bool `json:"unfinished,omitempty"`
-}
-
-// wrote is the number of sectors that have been written to a disk since the disk appeared (see [evidence.Book.Presence]).
-type wrote struct {
-	In      string `json:"in,omitempty"`
-	Sectors uint64 `json:"sectors,omitempty"`
 }
 
 // forgetBoot deletes the facts that are valid only during one boot.
@@ -122,26 +116,21 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	case !s.Target.IsDisk(), e.isBusy(), e.isOutdated():
 		return
 	case e.lease.Held() && e.lease.Hold != lease.Due:
-		e.Wrote = wrote{}
+		e.Wrote = evidence.Writes{}
 		return
 	}
-	before, now := e.Wrote, wrote{l.evidence.Presence(e.Disk), s.Written}
+	before, now := e.Wrote, evidence.Writes{In: l.evidence.Presence(e.Disk), Sectors: s.Written}
 	e.Wrote = now
 	v := l.evidence.Get(e.Disk)
 	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase
 	if before != now && (adopted || tenants) {
 		l.saveLater()
 	}
-	reason, reappeared := "a process wrote to the disk while no pod had it", before.In != now.In
-	switch {
-	case e.lease.Failure != "" && now.Sectors >= sysfs.Uncounted:
+	reason := before.Foreign(now)
+	if e.lease.Failure != "" && now.Sectors >= sysfs.Uncounted {
 		reason = "the work on the disk has failed, and the kernel does not count writes to the disk (queue/iostats)"
-	case before == now, reappeared && (before.In == "" || !sysfs.HasWrites(now.Sectors)):
-		return
-	case !reappeared && now.Sectors < before.Sectors:
-		reason = "the kernel counts fewer writes to the disk than before"
 	}
-	if adopted || tenants {
+	if reason != "" && (adopted || tenants) {
 		l.noteForeignContent(e, reason)
 	}
 }

@@ -122,7 +122,7 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 	if before := l.evidence.Get(e.Disk); before != nil && before.Kind == evidence.Adopted {
 		v.Kind = evidence.Adopted
 	}
-	e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", wrote{presence, p.Written}
+	e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", evidence.Writes{In: presence, Sectors: p.Written}
 	_ = l.apply(e, lease.Event{Name: lease.Erased})
 	delete(l.podData, e.device.ID)
 	l.setEvidence(e, v)

@@ -161,8 +161,8 @@ func (i *Inventory) LookAgain(ids ...string) {
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of all devices. The parameter
-// checkpointDevices is like [Options].CheckpointDevices. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
+// SetRules replaces the rules and queues an inspection of all devices. The parameter checkpointDevices is like
+// [Options].CheckpointDevices. The returned channel is closed when a snapshot uses only the new rules. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, checkpointDevices map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {

@@ -195,7 +195,7 @@ func (l *loop) record(e *entry) record {
 		r.Appearance = e.work.diskBefore.Appearance
 	}
 	if e.mayChangeContent() {
-		r.Fingerprint, r.Wrote, r.Unfinished = "", wrote{}, e.isDisk()
+		r.Fingerprint, r.Wrote, r.Unfinished = "", evidence.Writes{}, e.isDisk()
 	}
 	return r
 }

@@ -236,9 +236,9 @@ func (l *loop) finishWork(e *entry, o Outcome) {
 	other := w.isOther(e.Disk) // whether another disk may have replaced the one that was worked on
 	w.phase, w.task = afterWork, ""
 	if o.Touched {
-		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", wrote{}, true // the helper may not have ended
+		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", evidence.Writes{}, true // the helper may not have ended
 		if o.Written != nil {
-			e.Wrote = wrote{l.evidence.Presence(e.Disk), *o.Written}
+			e.Wrote = evidence.Writes{In: l.evidence.Presence(e.Disk), Sectors: *o.Written}
 		}
 		if v := l.evidence.Get(e.Disk); v != nil {
 			v.Fingerprint = o.Fingerprint
@@ -269,7 +269,7 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 		// If the disk was not erased, its content still belongs to the same tenant.
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
 		event.Residue = !other && (e.lease.Residue && (again || event.Given) || !again && l.ownsContent(e))
-		e.Claims, e.Wrote = e.Claims.Started(o.Tenants), wrote{}
+		e.Claims, e.Wrote = e.Claims.Started(o.Tenants), evidence.Writes{}
 		l.recordStarted(e, event)
 		l.closeAllocate(e)
 		return

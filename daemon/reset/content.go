@@ -125,8 +125,8 @@ func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. If the drive cannot read a part of the chunk, fill reads each block separately. After [maxBad]
-// unreadable blocks, fill treats the rest of the chunk as unreadable as well.
+// fill reads a chunk. If the drive cannot read a part of the chunk, fill reads each block separately. After [maxBad] unreadable
+// blocks, fill treats the rest of the chunk as unreadable as well.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {

@@ -59,9 +59,6 @@ func Written(t *Tree, sysPath string) (sectors uint64) {
 // whose attribute queue/iostats is 0, or whose attribute stat cannot be read.
 const Uncounted = 1 << 60
 
-// HasWrites reports whether a result of [Written] contains writes that the kernel counted.
-func HasWrites(sectors uint64) bool { return sectors%Uncounted != 0 }
-
 // IsPartition reports whether the block device at sysPath is a partition.
 func (t *Tree) IsPartition(sysPath string) bool { return t.Present(sysPath + "/partition") }
 

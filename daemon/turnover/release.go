@@ -61,7 +61,7 @@ func (j *job) restore(ctx context.Context) error {
 			return err
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, unitLimit)
+	limited, cancel := context.WithTimeout(ctx, unit.MaxTimeout) // no container is waiting
 	defer cancel()
 	return j.unit(limited, unit.Release, j.policy.Units.Release)
 }

@@ -13,10 +13,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// unitLimit is the time limit for a unit that no container is waiting for. The unit's own limit (TimeoutStartSec=) must be
-// shorter.
-const unitLimit = unit.MaxTimeout
-
 // unit runs the vendor unit that is configured for a stage. unit does nothing if the unit's name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {
@@ -36,7 +32,7 @@ func (j *job) initialise(ctx context.Context) error {
 	if err := j.begin(ctx, lease.Clear, inventory.Initialisation); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, unitLimit)
+	limited, cancel := context.WithTimeout(ctx, unit.MaxTimeout)
 	defer cancel()
 	err := j.unit(limited, unit.Init, j.Init)
 	if ctx.Err() != nil { // metalplugd is stopping, and its next run starts the unit again
