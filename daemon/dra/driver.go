@@ -36,8 +36,10 @@ import (
 const DriverName = "metalplug.io"
 
 const (
-	// syncDelay is the time until the controller restores a ResourceSlice that another client has changed. The kubelet deletes
-	// all of its node's slices when it starts. The library's default would leave the node without devices for 30 s.
+	// syncDelay is the time for each slice of the pool until the controller restores a ResourceSlice that another client has
+	// changed. The kubelet deletes all of its node's slices when it starts. An API server needs about this time for each deletion,
+	// and the controller must not rewrite slices that are about to be deleted. The library's default would leave the node without
+	// devices for 30 s.
 	syncDelay = 5 * time.Millisecond
 	// watchLag is how long the controller remembers its own writes that the watch has not shown yet. If the watch takes longer,
 	// the controller writes a slice twice. If a slice is deleted before the watch has shown the slice, the slice stays missing
@@ -234,7 +236,7 @@ func (d *driver) control(ctx context.Context, resources *resourceslice.DriverRes
 	return resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: DriverName, KubeClient: d.Kube, Resources: resources,
 		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node},
-		SyncDelay: new(syncDelay), MutationCacheTTL: new(watchLag), ErrorHandler: d.attempt,
+		SyncDelay: new(syncDelay * time.Duration(len(resources.Pools[d.Node].Slices))), MutationCacheTTL: new(watchLag), ErrorHandler: d.attempt,
 		Queue: queue{workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](initialBackoff, maxBackoff)), d},
 	})
 }
