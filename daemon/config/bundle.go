@@ -57,18 +57,14 @@ func takeBundle(t *table, r *Resource) {
 // members reads a bundle's key "members". Each member is a resource name, which a number of devices may follow, as in
 // "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
-	array, _ := take[[]any](t, "members", "an array of resources")
-	total := 0
-	for _, element := range array {
-		text, ok := element.(string)
+	texts, total := t.texts("members", "an array of resources"), 0
+	for _, text := range texts {
 		name, number, counted := strings.Cut(text, "*")
 		n, err := strconv.Atoi(number)
 		if !counted {
 			n, err = 1, nil
 		}
 		switch {
-		case !ok:
-			t.reportf("members", "contains %s, but all elements must be strings", typeName(element))
 		case err != nil || n < 1 || n > maxMembers:
 			t.reportf("members", `%s is not a resource with a number from 1 to %d`, quote(text), maxMembers)
 		case checkName(name) != nil:
@@ -79,7 +75,7 @@ func (t *table) members(m *device.Members) {
 			m.Resources, m.Counts, total = append(m.Resources, name), append(m.Counts, n), total+n
 		}
 	}
-	if len(array) > 0 && len(array) == len(m.Resources) && (total < 2 || total > maxMembers) {
+	if len(texts) > 0 && len(texts) == len(m.Resources) && (total < 2 || total > maxMembers) {
 		t.reportf("members", "the total number of devices is %d, but must be 2 to %d", total, maxMembers)
 	}
 }
@@ -92,9 +88,6 @@ func (c *Config) checkMembers(t *table, r Resource) {
 	for _, name := range r.Members.Resources {
 		member, known := c.Resource(name)
 		switch {
-		case !known && name == nvme:
-			t.reportf("members", "%s is off; add a [[resource]] of that name with a scrub", quote(name))
-			continue
 		case !known:
 			wanted := "add a [[resource]] of that name"
 			for _, other := range c.Resources {

@@ -71,17 +71,12 @@ func checkNodePattern(pattern string) error {
 
 // nodes reads an array of device node patterns.
 func (t *table) nodes(key string, to *[]string) {
-	array, _ := take[[]any](t, key, "an array of device nodes")
-	for i, element := range array {
-		node, ok := element.(string)
-		switch {
-		case !ok:
-			t.reportf(key, "contains %s, but all elements must be strings", typeName(element))
-		case slices.Contains(array[:i], element):
+	for _, node := range t.texts(key, "an array of device nodes") {
+		if slices.Contains(*to, node) {
 			t.reportf(key, "has %s twice; remove one", quote(node))
-		default:
-			t.check(key, checkNodePattern(node))
-			*to = append(*to, node)
+			continue
 		}
+		t.check(key, checkNodePattern(node))
+		*to = append(*to, node)
 	}
 }

@@ -31,7 +31,7 @@ func TestLineIndex(t *testing.T) {
 			"inline tables", "a = { b = 1, c = { d = '=', e.f = 2 } }\ng = 1\n",
 			map[string]int{"a": 1, "a.b": 1, "a.c": 1, "a.c.d": 1, "a.c.e": 1, "a.c.e.f": 1, "g": 2},
 		},
-		{"inline table on lines", "a = { # {\n b = 1,\n\n c = 2,\n}\nd = 1\n", map[string]int{"a": 1, "a.b": 2, "a.c": 4, "d": 6}},
+		{"inline table on lines", "a = { # {\n b = 1,\n\n c = 2,\n}\nd = 1\n", map[string]int{"a": 1, "a.b": 1, "a.c": 1, "d": 6}},
 		{
 			"long strings", "a = \"\"\"\nb = 1\n\\\"\"\" [c]\n\"\"\"\"\"\nd = '''\n[e]\\''''\nf = \"\"\ng = ''\nh = \"\\\"=\\\\\"\n",
 			map[string]int{"a": 1, "d": 5, "f": 7, "g": 8, "h": 9},

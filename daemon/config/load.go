@@ -35,14 +35,14 @@ func load(main string, optional bool) (Config, error) {
 	dir, _ := filepath.Abs(filepath.Dir(main)) // if this fails, the working directory was removed, and reading the file fails too
 	var files []*file
 	if _, err := os.Lstat(main); !optional || !errors.Is(err, fs.ErrNotExist) {
-		files = append(files, read(main))
+		files = append(files, readFile(main))
 	}
 	names, err := dropIns(filepath.Join(filepath.Dir(main), "conf.d"))
 	if err != nil {
 		files = append(files, &file{problems: Problems{readProblem(filepath.Join(filepath.Dir(main), "conf.d"), err)}})
 	}
 	for _, name := range names {
-		files = append(files, read(name))
+		files = append(files, readFile(name))
 	}
 	c := staticDefaults()
 	if problems := c.apply(dir, files...); len(problems) > 0 {
@@ -119,8 +119,8 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read reads and parses a file. A drop-in may be a link to /dev/null, which is empty.
-func read(name string) *file {
+// readFile reads and parses a file. A drop-in may be a link to /dev/null, which is empty.
+func readFile(name string) *file {
 	null, _ := os.Stat(os.DevNull) // SameFile returns false for nil
 	info, err := os.Stat(name)
 	if err == nil && !info.Mode().IsRegular() && !os.SameFile(info, null) {
@@ -312,57 +312,18 @@ func (x lineIndex) line(path toml.Key) int {
 	return 1
 }
 
-// keyLines returns the lines of all table headers and keys in a well-formed document, in order. Outside strings and
-// comments, "=" always follows a key, and "[" at the beginning of a statement starts a header.
+// keyLines returns the line of each table header and key in a well-formed document, in order. A key in an inline table has the
+// line on which the statement with this table begins. The parser does not report lines, so keyLines parses each statement
+// separately. A statement is complete at the first line up to which it can be parsed.
 func keyLines(text string) (lines []int) {
-	line, depth, statement := 1, 0, true
-	for len(text) > 0 {
-		n := 1
-		switch text[0] {
-		case '#':
-			n = len(text) - len(strings.TrimLeftFunc(text, func(r rune) bool { return r != '\n' }))
-		case '"', '\'':
-			n, statement = stringSize(text), false
-			line += strings.Count(text[:n], "\n")
-		case '\n':
-			line++
-			statement = depth == 0
-		case '[', '{':
-			if statement {
-				lines = append(lines, line)
-			}
-			depth++
-			statement = false
-		case ']', '}':
-			depth--
-		case '=':
-			lines = append(lines, line)
-			statement = false
+	statement, first := "", 1
+	for i, line := range strings.SplitAfter(text, "\n") {
+		statement += line
+		meta, err := toml.Decode(statement, new(map[string]any))
+		if err == nil {
+			lines = append(lines, slices.Repeat([]int{first}, len(meta.Keys()))...)
+			statement, first = "", i+2
 		}
-		text = text[n:]
 	}
 	return lines
-}
-
-// stringSize returns the size of the string at the beginning of text, including its quotes. stringSize handles all four kinds of
-// string.
-func stringSize(text string) int {
-	quote := text[:1]
-	end := quote
-	if long := strings.Repeat(quote, 3); strings.HasPrefix(text, long) {
-		end = long
-	}
-	for i := len(end); i < len(text); i++ {
-		if quote == `"` && text[i] == '\\' {
-			i++
-		} else if strings.HasPrefix(text[i:], end) {
-			i += len(end)
-			// A multi-line string may end with one or two quotes that belong to its text.
-			for len(end) == 3 && strings.HasPrefix(text[i:], quote) {
-				i++
-			}
-			return i
-		}
-	}
-	return len(text)
 }

@@ -123,8 +123,6 @@ func takeHardware(t *table, c *Config, dir string) {
 		recording, ok := strings.CutPrefix(source, "recording:")
 		switch {
 		case source == "udev":
-		case filepath.IsAbs(source):
-			t.reportf("source", `%s is neither "udev" nor "recording:PATH"; did you mean %s?`, quote(source), quote("recording:"+source))
 		case !ok || recording == "" || strings.ContainsRune(recording, 0):
 			t.reportf("source", `%s is neither "udev" nor "recording:PATH"`, quote(source))
 		case filepath.IsAbs(recording):

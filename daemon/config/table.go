@@ -166,14 +166,17 @@ func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	return taken, ok
 }
 
-// text reads a string, and reports whether there is one.
-func (t *table) text(key string, to *string) (ok bool) {
-	text, ok := take[string](t, key, "a string in quotes")
+// read sets a value if the key is set and has the right type, and reports whether it did.
+func read[T any](t *table, key, wanted string, to *T) (ok bool) {
+	taken, ok := take[T](t, key, wanted)
 	if ok {
-		*to = text
+		*to = taken
 	}
 	return ok
 }
+
+// text reads a string, and reports whether there is one.
+func (t *table) text(key string, to *string) (ok bool) { return read(t, key, "a string in quotes", to) }
 
 // checked reads a string, and reports the problem that the function "check" finds. The result is true if there is a valid string.
 func (t *table) checked(key string, to *string, check func(string) error) bool {
@@ -185,12 +188,22 @@ func (t *table) checked(key string, to *string, check func(string) error) bool {
 	return err == nil
 }
 
-// boolean reads true or false.
-func (t *table) boolean(key string, to *bool) {
-	if value, ok := take[bool](t, key, "true or false"); ok {
-		*to = value
+// texts returns the strings in an array. The parameter "wanted" describes the array in the error. texts reports an element that is
+// not a string.
+func (t *table) texts(key, wanted string) (texts []string) {
+	array, _ := take[[]any](t, key, wanted)
+	for _, element := range array {
+		if text, ok := element.(string); ok {
+			texts = append(texts, text)
+		} else {
+			t.reportf(key, "contains %s, but all elements must be strings", typeName(element))
+		}
 	}
+	return texts
 }
+
+// boolean reads true or false.
+func (t *table) boolean(key string, to *bool) { read(t, key, "true or false", to) }
 
 // number reads an integer that must be in the given range.
 func (t *table) number(key string, least, most int, to *int) {
