@@ -192,11 +192,7 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 		if err != nil {
 			return p, err
 		}
-		told := api.PreparedRequest{Name: r.Name, CDI: g.CDI, Nodes: []string{}, Env: g.Env}
-		for _, n := range g.Nodes {
-			told.Nodes = append(told.Nodes, n.Container)
-		}
-		p.Requests = append(p.Requests, told)
+		p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: g.CDI})
 		written = append(written, cdi.Request{Name: r.Name, Admin: r.Admin, Devices: devices, Nodes: g.Nodes, Env: g.Env})
 	}
 	names, err := c.specs.Claim(uid, written)

@@ -53,7 +53,7 @@ func (s *story) prepareOnce(words []string) (answer api.Prepared, err error) {
 	return answer, err
 }
 
-// describedClaim checks that the CDI spec of a claim has the nodes and variables of the answer, and these permissions.
+// describedClaim checks that the CDI spec of a claim has nodes with these permissions, and variables, for each request.
 func (s *story) describedClaim(uid string, answer api.Prepared, permissions string) error {
 	devices, err := s.claimSpec(uid)
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *story) describedClaim(uid string, answer api.Prepared, permissions stri
 				}
 			}
 		}
-		if len(nodes) == 0 || !slices.Equal(nodes, r.Nodes) || env != len(r.Env) {
-			return fmt.Errorf("the answer is %+v, the spec says %+v", r, devices)
+		if len(nodes) == 0 || env == 0 {
+			return fmt.Errorf("the spec of %+v lacks nodes or variables: %+v", r, devices)
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ type doctor struct {
 	file   string        // path of the configuration file
 	config config.Config // configuration in the file, or the defaults if the file has errors
 
-	units func(templates ...string) []unitfile.Unusable // nil if systemd is not running
+	units func(templates ...string) []string // complaints about unit files, or nil if systemd is not running
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
@@ -107,7 +107,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: machine{label: selinuxLabel}}
 	if unitfile.Booted() {
-		d.units = unitfile.FindUnusable
+		d.units = unitfile.Complaints
 	}
 	d.config, d.client = o.loadConfig(file)
 	return d

@@ -69,22 +69,13 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload reports a refused reload, and changes to the configuration that take effect only after a restart. metalplugd knows
-// the changes up to its last reload. Therefore, checkReload itself looks for a later change to the key paths.device_plugins.
+// checkReload reports a refused reload, and changes to the configuration that take effect only after a restart.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct the configuration, then: systemctl reload metalplugd", "the last reload was refused, so the previous configuration still applies: %s", problem)
 	}
 	for _, pending := range status.Configuration.Pending {
 		d.warn(restartRemedy, "the last reload applied only part of the configuration: %s", pending)
-	}
-	now, next := status.DevicePlugins, d.config.Paths.DevicePlugins
-	if now == "" || now == next {
-		return
-	}
-	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // Files is empty if the configuration has errors or does not exist
-		d.warn(restartRemedy, "paths.device_plugins will be %s after a restart, and is still %s", next, now)
 	}
 }
 
@@ -161,12 +152,8 @@ func (d *doctor) checkUnits() (fine string) {
 		d.skip("check that the units exist: "+strings.Join(templates, ", "), "systemd is not running")
 		return ""
 	}
-	for _, unit := range d.units(templates...) {
-		remedy := "install the unit, then: systemctl daemon-reload"
-		if unit.Masked {
-			remedy = "systemctl unmask " + unit.Template
-		}
-		d.fail(remedy+"; or remove the unit from [resource.units]", "metalplug cannot start a vendor unit: %s", unit)
+	for _, complaint := range d.units(templates...) {
+		d.fail("install or unmask the unit, then: systemctl daemon-reload; or remove the unit from [resource.units]", "metalplug cannot start a vendor unit: %s", complaint)
 	}
 	return strings.Join(templates, ", ")
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/integration/need"
-	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
 // fixture is a node for the doctor, with its files and the answers of metalplugd.
@@ -29,12 +28,12 @@ type fixture struct {
 	files   map[string]string // keys are paths; values are the text, "socket", "link", "link TARGET" or "dir"
 	status  *api.Status       // nil if the daemon does not answer
 	devices []api.Device
-	counts  map[string]int      // the kubelet's count
-	foreign map[string]string   // the kubelet's count for other plugins, by resource
-	unknown string              // why the kubelet does not report its count
-	toml    string              // the configuration in addition to the defaults
-	label   string              // SELinux label of the kubelet's directory
-	missing []unitfile.Unusable // unusable units of the configuration
+	counts  map[string]int    // the kubelet's count
+	foreign map[string]string // the kubelet's count for other plugins, by resource
+	unknown string            // why the kubelet does not report its count
+	toml    string            // the configuration in addition to the defaults
+	label   string            // SELinux label of the kubelet's directory
+	missing []string          // complaints about the units of the configuration
 }
 
 const (
@@ -79,10 +78,6 @@ func TestDoctor(t *testing.T) {
 		"unwritten": func(f *fixture) {
 			f.status.Unwritten = []string{"state not saved: write /var/lib/metalplug/state.json.new: no space left on device"}
 		},
-		"other-paths": func(f *fixture) {
-			f.toml = "[paths]\ndevice_plugins = \"/elsewhere\"\n"
-			f.status.DevicePlugins = kubeletDir
-		},
 		"not-ready":     func(f *fixture) { f.status.Ready = false },
 		"no-udevd":      func(f *fixture) { delete(f.files, "/run/udev/control") },
 		"udevd-busy":    func(f *fixture) { f.files["/run/udev/queue"] = "" },
@@ -108,7 +103,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"units": func(f *fixture) {
 			f.toml = nvmeOffered + "units = { init = \"b@.service\", release = \"a@.service\" }\n"
-			f.missing = []unitfile.Unusable{{Template: "a@.service"}, {Template: "b@.service", Masked: true}}
+			f.missing = []string{"the unit a@.service is missing on this machine", "the unit b@.service is masked on this machine"}
 			f.files["/run/metalplug/unit.sock"] = "socket"
 		},
 		"no-helpers":      func(f *fixture) { delete(f.files, resetSocket); delete(f.files, holdersSocket) },
@@ -245,7 +240,6 @@ func TestDoctor(t *testing.T) {
 		},
 		"kubelet-plugins-moved": func(f *fixture) {
 			f.toml = "[paths]\ndevice_plugins = \"/var/lib/k0s/kubelet/device-plugins\"\n"
-			f.status.DevicePlugins = "/var/lib/k0s/kubelet/device-plugins"
 			f.run("/var/lib/k0s/bin/kubelet", "--root-dir=/var/lib/k0s/kubelet")
 		},
 		"kubelet-microk8s": func(f *fixture) { // version 1.27 creates the link
@@ -434,7 +428,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if d.config, err = config.Load(file); err != nil {
 		d.config = config.Default()
 	}
-	d.units = func(...string) []unitfile.Unusable { return f.missing }
+	d.units = func(...string) []string { return f.missing }
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {

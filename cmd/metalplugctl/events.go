@@ -116,7 +116,7 @@ func eventColour(event string) string {
 		return green
 	case "unhealthy", "gone", "disconnected", "refused":
 		return red
-	case "warning", "cordoned", "missed":
+	case "warning", "cordoned":
 		return yellow
 	}
 	return ""

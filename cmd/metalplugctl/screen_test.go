@@ -31,7 +31,6 @@ func TestEventsOnOneLine(t *testing.T) {
 		{api.Event{Event: "listening"}, "listening"},
 		{api.Event{Event: "added", Device: disk()}, "added         nvme-1 (t/r)"},
 		{api.Event{Event: "connected", Resource: "t/r"}, "connected     t/r"},
-		{api.Event{Event: "missed", Problem: "2 states in between"}, "missed        2 states in between"},
 		{api.Event{Event: "reloaded"}, "reloaded      the configuration"},
 		{
 			api.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},

@@ -128,7 +128,6 @@ type Status struct {
 	Source        string           `json:"source"`            // source of the devices: "udev" or "recording:FILE"
 	Ready         bool             `json:"ready"`             // whether the hardware has been inspected
 	Configuration Configuration    `json:"configuration"`
-	DevicePlugins string           `json:"devicePlugins,omitempty"` // the kubelet's device plugin directory, fixed at the start
 	Devices       Totals           `json:"devices"`
 	Reading       *ReadProgress    `json:"reading,omitempty"` // null if no disk is being read
 	Events        EventCounts      `json:"events"`
@@ -197,7 +196,6 @@ type Event struct {
 	//   warning: a problem that leaves the device usable; with an empty text, the problem is over
 	//   connected, disconnected: the kubelet's stream of a resource
 	//   reloaded, refused: the result of a reload; Problem says why it was refused, and the previous configuration applies
-	//   missed: the client was too slow; Problem has the number of states that it missed
 	Event    string  `json:"event"`
 	Device   *Device `json:"device,omitempty"`
 	Resource string  `json:"resource,omitempty"`

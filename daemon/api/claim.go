@@ -48,10 +48,8 @@ type Driver struct {
 // NoSharing is the problem in a [Driver] while the driver does not publish shared devices.
 const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
 
-// PreparedRequest contains everything that a container gets for a request. The CDI devices contain the same nodes and variables.
+// PreparedRequest lists the CDI devices that a container gets for a request. They contain all nodes and variables.
 type PreparedRequest struct {
-	Name  string            `json:"name"`
-	CDI   []string          `json:"cdi"`
-	Nodes []string          `json:"nodes"` // paths in the container
-	Env   map[string]string `json:"env"`
+	Name string   `json:"name"`
+	CDI  []string `json:"cdi"`
 }

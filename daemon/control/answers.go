@@ -119,7 +119,7 @@ func (s *Server) Status() api.Status {
 	}
 	all := api.Status{
 		Version: s.Version, Preview: s.Preview, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
-		Ready: snapshot.Version > 0, Configuration: s.configuration(), DevicePlugins: c.Paths.DevicePlugins,
+		Ready: snapshot.Version > 0, Configuration: s.configuration(),
 		Resources: s.resources(snapshot), Cordons: []api.CordonedDevice{}, Unwritten: s.Unwritten(), Reading: readProgress(snapshot),
 		Events: api.EventCounts{
 			Counts: s.Inventory.Counts(), Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,

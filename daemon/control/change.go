@@ -36,22 +36,28 @@ type request struct {
 }
 
 // requireOwner returns a handler that only uid 0 and metalplugd's own uid may use.
-func requireOwner(next func(w http.ResponseWriter, r *http.Request, uid uint32)) http.HandlerFunc {
+func requireOwner(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
-		if err != nil || uid != 0 && int(uid) != os.Geteuid() {
+		if uid, err := uidOf(r); err != nil || uid != 0 && int(uid) != os.Geteuid() {
 			refuse(w, http.StatusForbidden, errors.New("only uid 0 may change a device: use sudo"))
 			return
 		}
-		next(w, r, uint32(uid))
+		next(w, r)
 	}
+}
+
+// uidOf returns the uid of the client that has sent a request.
+func uidOf(r *http.Request) (uint32, error) {
+	uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
+	return uint32(uid), err
 }
 
 // changeHandler returns a handler that changes a device and sends the device's new state. The handler accepts the same users as
 // [requireOwner].
 func (s *Server) changeHandler(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
-	return requireOwner(func(w http.ResponseWriter, r *http.Request, uid uint32) {
+	return requireOwner(func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("id")
+		uid, _ := uidOf(r) // requireOwner has checked it
 		c, err := readChange(r)
 		perform(w, err, func() (any, error) {
 			note, err := change(r.Context(), id, request{c, uid})

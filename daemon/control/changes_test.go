@@ -123,24 +123,3 @@ func TestKubeletIsAskedOnceASecond(t *testing.T) {
 		}
 	})
 }
-
-func TestMissing(t *testing.T) {
-	for _, test := range []struct {
-		sent, newest uint64
-		took         time.Duration
-		want         string
-	}{
-		{7, 9, time.Millisecond, ""}, // metalplugd publishes two at once while the clients are idle
-		{7, 7, time.Minute, ""},
-		{7, 8, time.Minute, ""},
-		{7, 10, time.Minute, "2 states were missed, because the client took 1m0s to read the last events"},
-	} {
-		got := ""
-		for _, e := range missedEvents(test.sent, test.newest, test.took) {
-			got += e.Problem
-		}
-		if got != test.want {
-			t.Errorf("%d to %d after %v: %q, want %q", test.sent, test.newest, test.took, got, test.want)
-		}
-	}
-}

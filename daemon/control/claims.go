@@ -32,11 +32,16 @@ var ErrReleased = errors.New("the claim was released")
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
-	c := claimer{s}
-	mux.HandleFunc("POST /v1/claims/{uid}/prepare", c.prepare)
-	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", c.unprepare)
-	mux.HandleFunc("POST /v1/driver", c.report)
+	claimRoutes(s, mux, func(next http.HandlerFunc) http.HandlerFunc { return next })
 	return s.serve(ctx, netutil.LimitListener(l, 4*maxClients), mux)
+}
+
+// claimRoutes adds the requests of metalplug-dra. The function "guard" limits the clients that may send them.
+func claimRoutes(s *Server, mux *http.ServeMux, guard func(http.HandlerFunc) http.HandlerFunc) {
+	c := claimer{s}
+	mux.HandleFunc("POST /v1/claims/{uid}/prepare", guard(c.prepare))
+	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", guard(c.unprepare))
+	mux.HandleFunc("POST /v1/driver", guard(c.report))
 }
 
 // Patterns for the values in a claim. The UID is also used in a file name.

@@ -39,7 +39,7 @@ func TestClaims(t *testing.T) {
 	for _, c := range []struct {
 		path, body, want string
 	}{
-		{"u1/prepare", one, `200 {"requests":[{"name":"a/b","cdi":["ns/c"],`},
+		{"u1/prepare", one, `200 {"requests":[{"name":"a/b","cdi":["ns/c"]}]}`},
 		{"u1/unprepare", "", "200 {}"},
 		{"working/prepare", one, "503 the claim is not prepared yet"},
 		{"working/unprepare", "", "503"},

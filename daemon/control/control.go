@@ -7,7 +7,7 @@
 // client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. The server
 // takes each answer from an immutable snapshot. The server disconnects a client that neither sends nor reads in time. The server
 // does not queue events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client
-// that reads slowly gets fewer events, and gets them later. An additional event reports that events were missed.
+// that reads slowly gets fewer events, and gets them later.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -35,8 +34,6 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	// missed contains an event if the client was too slow to read the last events, and is sent together with the next ones.
-	var missed []api.Event
 	for {
 		select {
 		case <-f.changes:
@@ -44,34 +41,10 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
-		events := append(missed, f.look()...)
-		if missed = nil; len(events) == 0 {
-			continue
-		}
-		began := time.Now()
-		if write(events) != nil {
+		if events := f.look(); len(events) > 0 && write(events) != nil {
 			return
 		}
-		newest, _ := f.Inventory.Snapshot()
-		missed = missedEvents(f.snapshot.Version, newest.Version, time.Since(began))
 	}
-}
-
-// slowClient is how long a client may take to read one snapshot's events. A client that takes longer and misses snapshots gets an
-// event with the number of missed snapshots. A faster client does not get this event, even if metalplugd publishes several
-// snapshots in a short time.
-const slowClient = time.Second
-
-// missedEvents returns an event for a client that took too long to read a snapshot's events. The parameters are the version of
-// that snapshot, the version of the newest snapshot, and the time that the client took.
-func missedEvents(sent, newest uint64, took time.Duration) []api.Event {
-	if newest <= sent+1 || took < slowClient {
-		return nil
-	}
-	return []api.Event{{
-		Time: time.Now().UTC(), Event: "missed",
-		Problem: fmt.Sprintf("%d states were missed, because the client took %v to read the last events", newest-sent-1, took.Truncate(time.Millisecond)),
-	}}
 }
 
 // follower is a client that follows the events. A slow client needs little memory, because its old snapshot shares most of its

@@ -39,10 +39,7 @@ func readingRoutes(s *Server, mux *http.ServeMux) {
 func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
-	c := claimer{s}
-	mux.HandleFunc("POST /v1/claims/{uid}/prepare", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.prepare(w, r) }))
-	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.unprepare(w, r) }))
-	mux.HandleFunc("POST /v1/driver", requireOwner(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.report(w, r) }))
+	claimRoutes(s, mux, requireOwner)
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.resolveName(s.changeHandler(s.cordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.resolveName(s.changeHandler(s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changeHandler(

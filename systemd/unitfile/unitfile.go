@@ -24,52 +24,36 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// Unusable is a template unit that systemd cannot run.
-type Unusable struct {
-	Template string
-	Masked   bool // true if the unit is masked, false if its unit file is missing
-}
-
-// String returns a sentence that names the unit and the problem.
-func (u Unusable) String() string {
-	problem := "missing"
-	if u.Masked {
-		problem = "masked"
-	}
-	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, problem)
-}
-
-// Complaints returns a warning for each of the given template units that systemd cannot run. Complaints returns nil if this
-// machine does not run systemd.
-func Complaints(templates ...string) (texts []string) {
+// Complaints returns a sentence for each of the given template units whose unit file is missing or masked. Complaints searches the
+// same directories as "systemctl list-unit-files". Complaints returns nil if this machine does not run systemd.
+func Complaints(templates ...string) []string {
 	if !Booted() {
 		return nil
 	}
-	for _, u := range FindUnusable(templates...) {
-		texts = append(texts, u.String())
+	return complaints(unitPath, templates)
+}
+
+func complaints(dirs, templates []string) (texts []string) {
+	for _, template := range templates {
+		if problem := find(dirs, template); problem != "" {
+			texts = append(texts, fmt.Sprintf("the unit %s is %s on this machine", template, problem))
+		}
 	}
 	return texts
 }
 
-// FindUnusable returns the given template units whose unit file is missing or masked. FindUnusable searches the same directories
-// as "systemctl list-unit-files".
-func FindUnusable(templates ...string) []Unusable { return unusable(unitPath, templates) }
-
-func unusable(dirs, templates []string) (all []Unusable) {
-	for _, template := range templates {
-		if exists, masked := find(dirs, template); !exists || masked {
-			all = append(all, Unusable{Template: template, Masked: masked})
-		}
-	}
-	return all
-}
-
-// find looks for a unit file in dirs, and uses the first file that exists. An empty file or a link to /dev/null masks the unit.
-func find(dirs []string, name string) (exists, masked bool) {
+// find looks for a unit file in dirs, and uses the first file that exists. An empty file or a link to /dev/null masks the unit. The
+// result is "missing", "masked", or "" if systemd can run the unit.
+func find(dirs []string, name string) (problem string) {
 	for _, dir := range dirs {
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return true, !info.Mode().IsRegular() || info.Size() == 0
+		info, err := os.Stat(filepath.Join(dir, name))
+		switch {
+		case err != nil:
+		case !info.Mode().IsRegular() || info.Size() == 0:
+			return "masked"
+		default:
+			return ""
 		}
 	}
-	return false, false
+	return "missing"
 }

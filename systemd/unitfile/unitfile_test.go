@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestUnusable(t *testing.T) {
+func TestComplaints(t *testing.T) {
 	etc, lib := t.TempDir(), t.TempDir()
 	write := func(dir, name, text string) {
 		t.Helper()
@@ -30,10 +30,13 @@ func TestUnusable(t *testing.T) {
 	write(etc, "empty@.service", "")
 	link("elsewhere", "dangling@.service") // systemd ignores it
 	link(filepath.Join(lib, "plain@.service"), "alias@.service")
-	got := unusable([]string{filepath.Join(etc, "absent"), etc, lib}, []string{
+	got := complaints([]string{filepath.Join(etc, "absent"), etc, lib}, []string{
 		"plain@.service", "masked@.service", "empty@.service", "dangling@.service", "alias@.service", "missing@.service",
 	})
-	if want := []Unusable{{"masked@.service", true}, {"empty@.service", true}, {"missing@.service", false}}; !slices.Equal(got, want) {
+	want := []string{
+		"the unit masked@.service is masked on this machine", "the unit empty@.service is masked on this machine", "the unit missing@.service is missing on this machine",
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
