@@ -31,9 +31,14 @@ linters() {
 	lintian "${as[@]}" --fail-on error,warning --tag-display-limit 0 "$dist"/*.deb || bad 'lintian'
 	rpmlint -c packaging/rpm/rpmlint.toml "$dist"/*.rpm | tee "$work/rpmlint" || bad 'rpmlint'
 	! grep -qE ': [EW]: ' "$work/rpmlint" || bad 'rpmlint warns'
-	local page
+	local page renderer
 	for page in "$work"/deb-*/usr/share/man/*/*.gz; do
 		gunzip -c "$page" | mandoc -T lint -W error || bad "$page"
+		for renderer in 'mandoc -T ascii -O width=80' 'groff -m mdoc -T ascii -P -c -r LL=80n'; do
+			# shellcheck disable=SC2086 # several words
+			gunzip -c "$page" | $renderer | col -b -x >"$work/page" || bad "$renderer cannot show $page"
+			! grep -E '.{81}' "$work/page" || bad "$renderer shows lines of $page with more than 80 columns"
+		done
 	done
 }
 

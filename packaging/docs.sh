@@ -23,19 +23,55 @@ else
 	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,grpcnotrace,nethttpomithttp2 -o "$work/metalplugctl" ./cmd/metalplugctl
 fi
 
+# escape quotes characters that are special in a man page.
+escape() {
+	sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
+}
+
 # literal inserts a program's output into a page without changes.
 literal() {
 	echo '.Bd -literal'
-	sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
+	escape
 	echo '.Ed'
 }
 
+# help inserts a program's help into a page. Flags become a list, and indented lines become displays. Other lines become
+# paragraphs.
+help() {
+	escape | awk '
+		function enter(new) {
+			if (block != "" && new != block)
+				print block == "list" ? ".El" : ".Ed"
+			if (new == "list" && new != block)
+				print ".Bl -tag -width Ds -compact"
+			if (new == "display" && new != block)
+				print ".Bd -literal -compact"
+			block = new
+		}
+		/^$/ { enter(""); gap = 1; next }
+		/^ +(\\-[a-z], )?\\-\\-/ {
+			enter("list")
+			sub(/^ +/, "")
+			match($0, /   +/)
+			print ".It Li \"" substr($0, 1, RSTART - 1) "\"\n" substr($0, RSTART + RLENGTH)
+			next
+		}
+		/^  / { enter("display"); print; next }
+		{
+			if (gap)
+				print ".Pp"
+			print
+			gap = 0
+		}
+		END { enter("") }'
+}
+
 {
-	"$work/metalplugctl" --help | literal
+	"$work/metalplugctl" --help | help
 	"$work/metalplugctl" --help | sed -n '/^Available Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$' |
 		while read -r command; do
 			echo ".Ss $command"
-			"$work/metalplugctl" "$command" --help | literal
+			"$work/metalplugctl" "$command" --help | help
 		done
 } >"$work/COMMANDS"
 awk -f "$man/reference.awk" daemon/config/metalplug.toml >"$work/REFERENCE"

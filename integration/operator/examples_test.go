@@ -39,10 +39,13 @@ func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 }
 
 // example compares the output of a command line with the man page. It normalises the parts that differ between runs. It
-// replaces the directory of the node with the directory in docs/operating.md, and all times with one time.
+// replaces the directory of the node with the directory in docs/operating.md, and all times with one time. It also shortens
+// the paths in /sys and the IDs that are too long for a page with 80 columns.
 func (n *node) example(t *testing.T, name, commandLine, output string) {
 	t.Helper()
 	output = strings.ReplaceAll(output, n.dir, "/tmp/try")
+	output = regexp.MustCompile(`/sys/devices/pci\S+/0000:16:00\.0/`).ReplaceAllString(output, "/sys/devices/.../")
+	output = regexp.MustCompile(`(Z  \w+ +GPU-\w+-)\S+`).ReplaceAllString(output, "$1...")
 	output = regexp.MustCompile(`up \d+s`).ReplaceAllString(output, "up 7s")
 	output = regexp.MustCompile(`\d{4}-\d\d-\d\d\s+\d\d:\d\d:\d\dZ`).ReplaceAllString(output, "2026-11-25 10:15:30Z")
 	output = regexp.MustCompile(`\(by [^,)]*`).ReplaceAllString(output, "(by root")
@@ -60,10 +63,13 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 	}
 }
 
-// runCommand runs a command and returns its output, 80 columns wide.
+// pageColumns is the width of a display in a man page with 80 columns.
+const pageColumns = "75"
+
+// runCommand runs a command and returns its output, as wide as a display in a man page.
 func (n *node) runCommand(t *testing.T, code int, args ...string) string {
 	t.Helper()
-	t.Setenv("COLUMNS", "80")
+	t.Setenv("COLUMNS", pageColumns)
 	text, got, err := n.ctl(t.Context(), args...)
 	if err != nil || got != code {
 		t.Fatalf("%q: exit %d, want %d, %v: %s", args, got, code, err, text)
@@ -169,7 +175,7 @@ func TestManPageShowsRealOutput(t *testing.T) {
 // recordEvents returns the output of the command events while an adapter is cordoned and a GPU is lost.
 func (n *node) recordEvents(t *testing.T) string {
 	t.Helper()
-	t.Setenv("COLUMNS", "80")
+	t.Setenv("COLUMNS", pageColumns)
 	c := n.command(t.Context(), "events")
 	out, err := c.StdoutPipe()
 	if err != nil {
