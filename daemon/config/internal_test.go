@@ -45,6 +45,7 @@ func TestLineIndex(t *testing.T) {
 			},
 		},
 		{"resource as table", "[resource]\na = 1\n", map[string]int{"resource": 1, "resource.0": 1, "resource.0.a": 2}},
+		{"commas", "# a,\na = [\n1,\n2,\n]\n# b,\nb = 1\n", map[string]int{"a": 2, "b": 7}},
 		{"other arrays of tables", "[[a]]\nb = 1\n[[a]]\nb = 1\n", map[string]int{"a": 1, "a.b": 2}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

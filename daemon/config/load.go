@@ -319,6 +319,9 @@ func keyLines(text string) (lines []int) {
 	statement, first := "", 1
 	for i, line := range strings.SplitAfter(text, "\n") {
 		statement += line
+		if len(statement) > len(line) && strings.HasSuffix(strings.TrimSpace(line), ",") {
+			continue // inside an array; to parse a long array once for each element would take seconds
+		}
 		meta, err := toml.Decode(statement, new(map[string]any))
 		if err == nil {
 			lines = append(lines, slices.Repeat([]int{first}, len(meta.Keys()))...)
