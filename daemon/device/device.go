@@ -27,6 +27,7 @@ type Device struct {
 	Part          string       // name of the part, or empty if the device is the whole udev device
 	NUMANode      int          // -1 if unknown
 	Udev          *udev.Device // the udev device at SysPath, which must not be modified, or nil before the first inspection
+	Generic       string       // number of an NVMe namespace's generic node, such as "242:1", or empty
 	rule          *Rule        // the rule that assigns the device to a resource, or nil
 	firstFunction string       // for a device without a PCI parent, the sysfs path of the first PCI function that leads to it
 	group         *groupNodes  // a group's nodes; set only during an inspection

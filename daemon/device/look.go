@@ -17,7 +17,7 @@ type Sighting struct {
 	Device     *Device    // if the hardware was not identified, the device has no ID
 	Resource   string     // resource of the first matching rule, or empty
 	Allocation Allocation // empty if the device cannot be given to a container
-	Nodes      []Node     // if Allocation is empty, the nodes that exist
+	Nodes      []Node     // the nodes that exist, even if Allocation is empty
 	Target     *Target    // target at the time of the inspection, or nil if no helper can work on the device
 	Offer      error      // reason why the device must not be offered, or nil
 	Health     error      // reason why the device is unhealthy, or nil
@@ -148,11 +148,12 @@ func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
 	s.objection = s.Offer
 	s.Offer = rule.overrule(s.Offer)
 	s.Allocation, err = d.allocate(h)
+	s.Nodes = s.Allocation.Nodes
 	if err != nil {
 		if s.Offer == nil || OnlyUnanswered(s.Offer) {
 			s.Offer = err
 		}
-		s.Nodes, s.Allocation = s.Allocation.Nodes, Allocation{}
+		s.Allocation = Allocation{}
 	}
 	s.warn(reloadWarning(h, s.Allocation))
 	return s

@@ -45,11 +45,10 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 		}
 	}
 	for _, c := range Classes {
-		if c.Notice == nil {
-			continue
-		}
-		if m, ok := c.Notice(e); ok {
-			return m, true
+		if c.Notice != nil {
+			if m, ok := c.Notice(e); ok {
+				return m, true
+			}
 		}
 	}
 	return Mark{}, false

@@ -76,6 +76,9 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 		return nil, incompletef("the wwid of the disk is empty")
 	}
 	d := Device{ID: nvmeID(wwid)}
+	if generic := h.NVMeGeneric(u.SysPath); generic != "" {
+		d.Generic, _ = h.Attr(generic, "dev")
+	}
 	if controllers := h.NVMeControllers(u.SysPath); len(controllers) > 0 {
 		d.Model = nvmeModel(h, controllers[0])
 	}

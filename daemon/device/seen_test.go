@@ -30,7 +30,7 @@ func TestNodesWithoutAllocation(t *testing.T) {
 		{"excluded", "gpu-nvidia", nil, no(&device.GPU), &device.GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
 		{"a node is missing", "gpu-nvidia", []string{"F: /dev/nvidia-uvm=\n", ""}, everything, &device.GPU, "/dev/nvidia3 /dev/nvidiactl"},
 		{"its own is missing", "gpu-nvidia", []string{"F: /dev/nvidia3=\n", ""}, everything, &device.GPU, ""},
-		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, ""}, // nothing is missing, so the nodes are in the allocation
+		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"}, // also in the allocation
 		{"an adapter", "infiniband-mlx5", nil, nil, &device.InfiniBand, "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm"},
 		{"an adapter without the module", "infiniband-mlx5", []string{"N: infiniband/rdma_cm\n", ""}, everything, &device.InfiniBand, "/dev/infiniband/uverbs0"},
 		{"a drive", "nvme-qemu", nil, no(&device.NVMe), &device.NVMe, "/dev/nvme0n1"},

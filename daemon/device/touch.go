@@ -122,13 +122,10 @@ func (t *Target) Medium() string {
 	return strings.Join(parts, " ")
 }
 
-// Attributes returns the identity as a map from attribute names to values, or nil.
+// Attributes returns the identity as a map from attribute names to values.
 func (t *Target) Attributes() map[string]string {
-	if len(t.identity()) == 0 {
-		return nil
-	}
-	all := make(map[string]string, len(t.Identity))
-	for _, a := range t.Identity {
+	all := make(map[string]string)
+	for _, a := range t.identity() {
 		all[a.Name] = a.Value
 	}
 	return all

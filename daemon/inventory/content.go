@@ -22,7 +22,7 @@ type known struct {
 	Claims lease.Claims `json:"claim,omitempty"`
 	// Given contains the paths of the device nodes that the device's pods got. The slice is never modified, only replaced.
 	Given []string `json:"given,omitempty"`
-	// Numbers contains the device numbers that the device's pods may open in this boot (see [devices.noteNumber]).
+	// Numbers contains the device numbers that the device's pods may open in this boot (see [devices.noteNumbers]).
 	Numbers []string `json:"numbers,omitempty"`
 	// OwedBy identifies a kubelet whose call to Allocate may not have ended yet. OwedBy is nil if there is no such call, and points
 	// to an empty string if the kubelet is unknown.

@@ -100,7 +100,7 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 			l.invalidate(e)
 		}
 	}
-	l.noteNumber(e)
+	l.noteNumbers(e)
 	if e.lease.Held() {
 		e.vacant = false
 	} else {

@@ -40,7 +40,8 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 			if !errors.Is(sighting.Offer, device.ErrPart) { // ErrPart means that this hardware is only a part of another device
 				unreadable = sighting.Offer
 			}
-			now.others = append(now.others, unidentifiedStatus(sighting))
+			reason := verdict.Verdict{Reason: sighting.Offer.Error(), Since: time.Now()}
+			now.others = append(now.others, &Status{Device: sighting.Device, Verdict: reason, Observation: Observation{Present: true}})
 			continue
 		}
 		if e := i.entryFor(s, sighting, before.contested); e != nil {
@@ -118,7 +119,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		i.noteTwin(e)
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
-	i.noteNumber(e)
+	i.noteNumbers(e)
 	if sighting.Instance != e.Instance { // the hardware is new and not initialised yet
 		e.noteHardwareGone()
 		e.Instance = sighting.Instance
@@ -185,9 +186,4 @@ func (e *entry) noteHardwareGone() {
 		return
 	}
 	e.Initialised, e.initFailure = "", ""
-}
-
-// unidentifiedStatus returns the status of hardware that is present but has no identity.
-func unidentifiedStatus(s *device.Sighting) *Status {
-	return &Status{Device: s.Device, Verdict: verdict.Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
 }

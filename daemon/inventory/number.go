@@ -13,36 +13,44 @@ import (
 // (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2 does the same with BPF). The kernel reuses the number of an
 // unplugged device for the next device. As a result, a pod that had the old device can open the new device.
 
-// number returns the number of the device node, for example "block 259:1", or "" if the device is absent.
-func (e *entry) number() string {
+// numbers returns the numbers of the nodes that lead to the device, for example "block 259:1". The device's own node comes first,
+// and then an NVMe namespace's generic node. If the device is absent, there are no numbers.
+func (e *entry) numbers() []string {
 	u := e.device.Udev
 	if e.sighting == nil || u == nil || u.Properties.Value("MAJOR") == "" {
-		return ""
+		return nil
 	}
 	kind := "char "
 	if u.Subsystem == "block" {
 		kind = "block "
 	}
-	return kind + u.Properties.Value("MAJOR") + ":" + u.Properties.Value("MINOR")
+	all := []string{kind + u.Properties.Value("MAJOR") + ":" + u.Properties.Value("MINOR")}
+	if e.device.Generic != "" {
+		all = append(all, "char "+e.device.Generic)
+	}
+	return all
 }
 
-// noteNumber records a device's numbers while pods hold it. After the last pod has ended, noteNumber deletes these numbers. Other
-// devices that now have one of these numbers can then be offered.
-func (d *devices) noteNumber(e *entry) {
-	n := e.number()
-	switch {
-	case e.lease.Held() && n != "" && !slices.Contains(e.Numbers, n):
-		e.Numbers = append(slices.Clip(e.Numbers), n)
+// noteNumbers records the numbers that a device's pods may open, while pods hold it. After the last pod has ended, noteNumbers
+// deletes these numbers. Other devices that now have one of these numbers can then be offered.
+func (d *devices) noteNumbers(e *entry) {
+	if e.lease.Held() {
+		given := e.numbers()
+		if r := d.rule(e.resource); len(given) > 1 && r != nil && (r.Nodes == "" || r.Nodes == device.NVMeBlock) {
+			given = given[:1]
+		}
+		e.Numbers = slices.Compact(slices.Sorted(slices.Values(slices.Concat(e.Numbers, given))))
 		d.addNumbers(e)
-	case !e.lease.Held() && len(e.Numbers) > 0:
-		before := e.Numbers
-		e.Numbers = nil
+		return
+	}
+	for _, n := range e.Numbers {
 		for _, other := range d.entries {
-			if other != e && slices.Contains(before, other.number()) {
+			if other != e && slices.Contains(other.numbers(), n) {
 				d.queueVerdict(other)
 			}
 		}
 	}
+	e.Numbers = nil
 }
 
 // addNumbers adds a device to the map granted under each of its numbers.
@@ -56,14 +64,12 @@ func (d *devices) addNumbers(e *entry) {
 // checkOpened returns an error if the pod of another device can open this device. If so, the device cannot be offered.
 // checkOpened ignores the pod that holds this device. The kubelet may already know that this pod has ended.
 func (d *devices) checkOpened(e *entry) error {
-	if len(d.granted) == 0 {
-		return nil
-	}
-	n := e.number()
-	for _, other := range d.granted[n] {
-		if other != e && slices.Contains(other.Numbers, n) {
-			return fmt.Errorf("%w: the pod of %s can still open it, because the kernel reused the device number %s; delete that pod",
-				device.ErrInUse, other.device.ID, n)
+	for _, n := range e.numbers() {
+		for _, other := range d.granted[n] {
+			if other != e && slices.Contains(other.Numbers, n) {
+				return fmt.Errorf("%w: the pod of %s can still open it, because the kernel reused the device number %s; delete that pod",
+					device.ErrInUse, other.device.ID, n)
+			}
 		}
 	}
 	return nil

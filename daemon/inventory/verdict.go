@@ -78,11 +78,7 @@ func (e *entry) observation() Observation {
 	if e.sighting == nil {
 		return Observation{}
 	}
-	o := Observation{Present: true, Allocation: e.sighting.Allocation, Nodes: e.sighting.Allocation.Nodes, Target: e.sighting.Target}
-	if len(o.Nodes) == 0 {
-		o.Nodes = e.sighting.Nodes
-	}
-	return o
+	return Observation{Present: true, Allocation: e.sighting.Allocation, Nodes: e.sighting.Nodes, Target: e.sighting.Target}
 }
 
 // fillIn adds a device's pending work and the facts about its disk.
