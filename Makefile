@@ -267,12 +267,13 @@ AGAIN ?= --again $(PACKAGED)
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist $(AGAIN)
 
-# Upgrades and removes this architecture's debs in a container for each release. Needs root.
+# Upgrades and removes this architecture's debs in a container for each release, and its rpms with dnf. Needs root.
 SUITES ?= bookworm trixie jammy noble
 distributions-check: packages
+	@packaging/build-deps.sh dnf
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \
-		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) FORMATS=deb packaging/packages.sh "$$older" $(PACKAGED) && \
-		packaging/distributions.sh "$$older" dist $(SUITES)
+		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) packaging/packages.sh "$$older" $(PACKAGED) && \
+		packaging/dnf-check.sh "$$older" dist && packaging/distributions.sh "$$older" dist $(SUITES)
 	packaging/rpm-scripts.sh dist/metalplug-selinux-*.rpm
 
 # Builds the packages on other releases, from a tarball and without a network. Needs root.

@@ -8,6 +8,7 @@
 #   build-deps.sh cluster  the same as build, and the programs on the nodes in integration/cluster
 #   build-deps.sh packages  tools to build deb and rpm, their linters, and the compilers of SELinux and AppArmor, for the
 #                           architectures in ARCHES (default: both)
+#   build-deps.sh dnf     the client for dnf-check.sh
 #   build-deps.sh --list TASK  prints the Debian packages for a task, one per line
 #   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; only on Debian
 #
@@ -60,6 +61,7 @@ case "$family ${1:-build}" in
 'debian build') wanted='gcc libc6-dev libudev-dev' ;;
 'debian lint') wanted='gcc libc6-dev libudev-dev shellcheck' ;;
 'debian cluster') wanted='gcc libc6-dev libudev-dev util-linux mount runc' ;;
+'debian dnf') wanted='dnf' ;;
 'fedora build') wanted='gcc systemd-devel' ;;
 'fedora lint') wanted='gcc systemd-devel ShellCheck' ;;
 'fedora cluster') wanted='gcc systemd-devel util-linux runc' ;;
