@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -116,7 +117,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc, Cgroup: paths.Cgroup})
 	if err != nil {
-		return nil, d.explainSocket(err)
+		return nil, err
 	}
 	if err := s.KernelLog(); err != nil {
 		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
@@ -132,15 +133,6 @@ func (d *daemon) open() (closeSource func(), err error) {
 		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: helper.Touch(d.Config.Reset, paths.Sysfs, d.File),
 	}
 	return func() { s.Close() }, nil
-}
-
-// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if the
-// unit was changed while it was active. The unit's sandbox does not allow metalplugd to open an event socket itself.
-func (d *daemon) explainSocket(err error) error {
-	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
-		return err
-	}
-	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket; systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
 func (d *daemon) build(last time.Time) {
@@ -278,8 +270,7 @@ func (d *daemon) ready() {
 	d.Log.Info("ready", "duration", time.Since(d.started))
 	d.notify(systemd.Ready())
 	if d.preview != nil {
-		d.preview.answered = true
-		d.preview.answer(d.preview.Preview)
+		_ = json.NewEncoder(d.preview.out).Encode(d.preview.Preview) // fails only if the reader of the answer has ended
 	}
 }
 

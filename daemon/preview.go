@@ -27,17 +27,15 @@ const previewLimit = 20 * time.Second
 // preview makes a daemon run without a kubelet, for the command "metalplugctl preview". A preview never changes a device.
 type preview struct {
 	api.Preview
-	answer   func(api.Preview)
-	answered bool
+	out io.Writer // gets the answer
 }
 
 // Preview reads an [api.Preview] from in, runs a daemon for it, and writes the answer to out. Preview returns when the input or
-// ctx ends. If the daemon fails before the answer is complete, the answer contains only the error, which Preview also returns.
+// ctx ends. If the daemon fails before the answer is complete, there is no answer.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Encode fails only if the answer's reader has ended.
-	p := preview{answer: func(a api.Preview) { _ = json.NewEncoder(out).Encode(a) }}
+	p := preview{out: out}
 	if err := json.NewDecoder(in).Decode(&p.Preview); err != nil {
 		return fmt.Errorf("read the preview request from standard input: %w", err)
 	}
@@ -46,11 +44,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		cancel()
 	}()
 	p.configure(&o)
-	err := Run(ctx, o)
-	if err != nil && !p.answered {
-		p.answer(api.Preview{Error: err.Error()})
-	}
-	return err
+	return Run(ctx, o)
 }
 
 // configure changes the options so that the daemon has all its files in one directory.

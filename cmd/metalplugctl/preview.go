@@ -123,14 +123,13 @@ func (p *preview) selectMachine(recorded string) error {
 		p.title = "Machine " + name
 		return nil
 	}
-	info, err := os.Stat(recorded)
 	for _, r := range recording.Bundled() {
-		if r.Name == recorded && (err != nil || !info.Mode().IsRegular()) {
+		if r.Name == recorded {
 			p.title, p.Recording = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), r.Name
 			return nil
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(recorded); errors.Is(err, fs.ErrNotExist) {
 		var names screen
 		names.writeRecordings("")
 		return fmt.Errorf("invalid recording %q: must be a file or one of:\n%s", recorded, &names)
@@ -316,11 +315,10 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 		cancel()
 	}()
 	switch {
-	// The command was interrupted, or metalplugd has printed the reason on standard error.
-	case cmd.Context().Err() != nil || errors.Is(err, io.EOF):
+	case cmd.Context().Err() != nil: // the command was interrupted
 		err = nil
-	case err == nil && p.Error != "":
-		err = errors.New(p.Error)
+	case errors.Is(err, io.EOF): // metalplugd has printed the reason on standard error
+		err = errFound
 	case err == nil:
 		cmd.SetContext(ctx)
 		err = show(&clientOptions{socket: filepath.Join(dir, "control.sock")})

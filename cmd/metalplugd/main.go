@@ -69,8 +69,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Ignore(syscall.SIGPIPE) // the daemon must continue even if nothing reads its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	if *preview { // the answer to metalplugctl contains the error
-		if daemon.Preview(ctx, daemon.Options{Config: loaded, Log: log.Logger, Version: version}, os.Stdin, stdout) != nil {
+	if *preview {
+		if err := daemon.Preview(ctx, daemon.Options{Config: loaded, Log: log.Logger, Version: version}, os.Stdin, stdout); err != nil {
+			fmt.Fprintf(stderr, "metalplugd: %v\n", err)
 			return exitFailed
 		}
 		return exitOK

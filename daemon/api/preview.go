@@ -8,7 +8,6 @@ type Preview struct {
 	Dir        string      `json:"dir"`                  // absolute path of the directory for all files and sockets
 	Recording  string      `json:"recording,omitempty"`  // path or bundled name of the recording to use in place of the configured source, or empty
 	Containers []Container `json:"containers,omitempty"` // containers that request devices, in this order
-	Error      string      `json:"error,omitempty"`      // why the preview cannot run, or empty
 }
 
 // Container is one container's request for devices, together with the result.
