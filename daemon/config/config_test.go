@@ -311,27 +311,5 @@ func TestReferenceExamples(t *testing.T) {
 	}
 }
 
-func TestUnitsOfAResource(t *testing.T) {
-	c := config.Config{Resources: []config.Resource{
-		{Units: config.Units{Init: "b@.service", Start: "a@.service", Release: "b@.service"}},
-		{},
-		{Units: config.Units{Release: "a@.service"}},
-	}}
-	for i := range c.Resources {
-		c.Resources[i].Reset = config.ResourceReset{Method: config.None, Scrub: config.None, When: config.WhenStart}
-	}
-	if got, want := c.Templates(), []string{"a@.service", "b@.service"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	var got []device.Rule
-	for _, r := range c.Rules() {
-		got = append(got, device.Rule{Init: r.Init, ClearedAtRelease: r.ClearedAtRelease})
-	}
-	want := []device.Rule{{Init: "b@.service", ClearedAtRelease: true}, {}, {ClearedAtRelease: true}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 // TestMain checks that no test leaves anything running.
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

@@ -25,12 +25,6 @@ func TestLineIndex(t *testing.T) {
 	}{
 		{"empty", "", map[string]int{}},
 		{"keys and tables", "a = 1\n\n[b] # [x]\nc = 1\n[ b . d ]\n", map[string]int{"a": 1, "b": 3, "b.c": 4, "b.d": 5}},
-		{"dotted and quoted", "a.b.c = 1\n\"x=y\".'[z]' = 2\n", map[string]int{"a": 1, "a.b": 1, "a.b.c": 1, `"x=y"`: 2, `"x=y"."[z]"`: 2}},
-		{"indented", "  [a]\n\t[a.b]\n\t c = 1\n", map[string]int{"a": 1, "a.b": 2, "a.b.c": 3}},
-		{
-			"inline tables", "a = { b = 1, c = { d = '=', e.f = 2 } }\ng = 1\n",
-			map[string]int{"a": 1, "a.b": 1, "a.c": 1, "a.c.d": 1, "a.c.e": 1, "a.c.e.f": 1, "g": 2},
-		},
 		{"inline table on lines", "a = { # {\n b = 1,\n\n c = 2,\n}\nd = 1\n", map[string]int{"a": 1, "a.b": 1, "a.c": 1, "d": 6}},
 		{
 			"long strings", "a = \"\"\"\nb = 1\n\\\"\"\" [c]\n\"\"\"\"\"\nd = '''\n[e]\\''''\nf = \"\"\ng = ''\nh = \"\\\"=\\\\\"\n",

@@ -88,25 +88,15 @@ func TestProblems(t *testing.T) {
 		{"resource as array", "resource = [1]\n", `m.toml:1: resource: is an array, not an array of tables; write [[resource]]`},
 		{"array of tables as table", "[[hardware]]\n", `m.toml:1: hardware: is an array of tables, not a table; write [hardware]`},
 		{"name", "[[resource]]\nname = 1.5\nclass = \"gpu\"\n", `m.toml:2: resource.name: is a float, not a string in quotes; write name = "example.com/gpu"`},
-		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string in quotes; write class = "gpu"`},
-		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string in quotes, not an integer; write shares = 1`},
-		{"umad", valid + "umad = 1\n", `m.toml:4: resource.umad: is an integer, not true or false; write umad = false`},
-		{"issm", valid + "issm = \"all\"\n", `m.toml:4: resource.issm: is a string in quotes, not true or false; write issm = false`},
-		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string in quotes, not true or false; write allow_in_use = false`},
 		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string in quotes; write ID_NSID = "A*" or "A*|B"`},
 		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string in quotes, not a table; write match = { ID_MODEL = "Samsung*" }`},
 		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug, since another value would give a container the GPUs of other pods; remove it`},
 		{"built-in without its keys", "builtin = false\n[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n", `m.toml:2: resource.class: is missing: builtin is false; write class = "nvme" and the other keys of metalplug.io/nvme`},
-		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not a string in quotes; write ID_MODEL = "A*" or "A*|B"`},
-		{"reset of a disk", "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nreset = \"zero\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table; write [resource.reset]`},
 		{"reset", valid + "reset = \"none\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table; write [resource.reset]`},
 		{"timeout", valid + "reset.timeout = 20\n", `m.toml:4: resource.reset.timeout: is an integer, not a duration in quotes; write timeout = "20s", "5m" or "1h30m"`},
-		{"prefer", valid + "prefer = true\n", `m.toml:4: resource.prefer: is a boolean, not a string in quotes; write prefer = "packed"`},
-		{"cdi_kind", valid + "cdi_kind = 2020-01-01\n", `m.toml:4: resource.cdi_kind: is a date or time, not a string in quotes; write cdi_kind = "nvidia.com/gpu"`},
 
 		// [paths], [hardware], [reset].
 		{"relative", "[paths]\nrun = \"run/metalplug\"\n", `m.toml:2: paths.run: "run/metalplug" is not an absolute path; write run = "/run/metalplug"`},
-		{"empty", "[paths]\nproc = \"\"\n", `m.toml:2: paths.proc: "" is not an absolute path; write proc = "/proc"`},
 		{
 			"device_plugins of 77 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 76) + "\"\n",
 			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" is 108 bytes long, but the path of a socket is limited to 107; write device_plugins = "/var/lib/kubelet/device-plugins"`,
@@ -183,7 +173,6 @@ func TestProblems(t *testing.T) {
 		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class; write cdi_kind = "nvidia.com/gpu"`},
 		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty, so containers cannot use the device; write permissions = "rw"`},
 		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" is not a combination of "r", "w" and "m", each at most once; write permissions = "rw"`},
-		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a combination of "r", "w" and "m", each at most once; write permissions = "rw"`},
 		{
 			"allow_in_use of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nallow_in_use = true\n",
 			`m.toml:4: resource.allow_in_use: is only for class nvme or node, not for gpu; remove it`,
@@ -273,9 +262,7 @@ func TestProblems(t *testing.T) {
 		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both; write one of them`},
 		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is not a duration above 0s and at most 8760h; write timeout = "20s", "5m" or "1h30m"`},
 		{"too large a timeout", valid + "reset.when = \"release\"\nreset.timeout = \"99999999h\"\n", `m.toml:5: resource.reset.timeout: "99999999h" is not a duration above 0s and at most 8760h; write timeout = "20s", "5m" or "1h30m"`},
-		{"misspelt scrub", "[[resource]]\nname = \"example.org/disk\"\nclass = \"nvme\"\n[resource.reset]\nscurb = \"zero\"\n", "m.toml:5: resource.reset.scurb: unknown key; did you mean scrub?"},
 		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: "0s" is not a duration above 0s and at most 8760h; write timeout = "20s", "5m" or "1h30m"`},
-		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: "-1s" is not a duration above 0s and at most 8760h; write timeout = "20s", "5m" or "1h30m"`},
 		{
 			"long timeout", valid + "reset.timeout = \"25.1s\"\n",
 			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start; only when = "release" allows more`,
@@ -347,10 +334,6 @@ m.toml:6: resource.reset: does not apply to class bundle, which has members, nea
 
 		// [resource.units].
 		{"no template", valid + "units.init = \"qrng.service\"\n", `m.toml:4: resource.units.init: "qrng.service" is not a template unit like "name@.service"; write init = "name@.service"`},
-		{"an instance", valid + "units.start = \"qrng@1.service\"\n", `m.toml:4: resource.units.start: "qrng@1.service" is not a template unit like "name@.service"; write start = "name@.service"`},
-		{"no service", valid + "units.release = \"qrng@.socket\"\n", `m.toml:4: resource.units.release: "qrng@.socket" is not a template unit like "name@.service"; write release = "name@.service"`},
-		{"a path", valid + "units.init = \"../qrng@.service\"\n", `m.toml:4: resource.units.init: "../qrng@.service" is not a template unit like "name@.service"; write init = "name@.service"`},
-		{"no name", valid + "units.init = \"@.service\"\n", `m.toml:4: resource.units.init: "@.service" is not a template unit like "name@.service"; write init = "name@.service"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := problems(t, test.text)
