@@ -83,7 +83,6 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 func (i *Inventory) RecordNoHolders(id string, target *device.Target) {
 	i.postAbout(id, func(l *loop, e *entry) {
 		if v := l.evidence.Get(e.Disk); v != nil && e.sighting != nil && e.sighting.Target.Alike(target) && !e.isOutdated() {
-			e.work.delay = ""
 			v.Asked = l.evidence.Presence(e.Disk)
 			l.saveSoon(e)
 		}
@@ -97,7 +96,6 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 		if !l.facts(e).MustRead() || !e.sighting.Target.Alike(target) || e.isOutdated() {
 			return
 		}
-		e.work.delay = ""
 		next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
 		if !ok {
 			return

@@ -21,7 +21,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 		Disk: verdict.DiskFacts{
 			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work.recheck,
 		},
-		Same: e.Fingerprint == e.seenFingerprint, Opened: cmp.Or(d.checkOpened(e), d.checkExposed(e)), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: string(e.work.task),
+		Same: e.Fingerprint == e.seenFingerprint, Opened: cmp.Or(d.checkOpened(e), d.checkExposed(e)), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Order: e.work.order,
 	}
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)

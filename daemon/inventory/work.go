@@ -32,7 +32,7 @@ const (
 // hardware changes.
 type window struct {
 	phase         phase
-	task          Task             // kind of work in progress
+	order         lease.Order      // the operator's order that the work in progress carries out, or empty
 	absentUntil   time.Time        // end of the period in which the device may be absent after metalplug has reset it
 	relook        *inspect.Subject // the subject that needs a new inspection
 	lookNumber    int              // number of inspections that must return before the window ends
@@ -55,22 +55,10 @@ func (w *window) isOther(now evidence.Disk) bool {
 // isBusy reports whether metalplug is working on the device, or on another device that affects it.
 func (e *entry) isBusy() bool { return e.work.phase == working }
 
-// Task is a kind of work on a device. Its text is the reason why the device is Unhealthy during the work. For work with the zero
-// value, the device's lease determines the reason.
-type Task string
-
-// Tasks with their own reason. Among the tasks that an operator orders, only OrderedReset does not change a disk's content.
-const (
-	OrderedReset   Task = "being reset by the operator"
-	OrderedErasure Task = "being erased by the operator"
-	AdoptedErasure Task = "unproven: adopted, being erased"
-	Initialisation Task = "being initialised" // by the vendor's init unit
-)
-
 // mayChangeContent reports whether metalplug's own work may change the disk's content. Work on another device that affects this
-// one does not change the content.
+// one does not change the content. The operator's order to reset a disk does not change it either.
 func (e *entry) mayChangeContent() bool {
-	return e.isBusy() && e.lease.Working() && e.work.task != OrderedReset
+	return e.isBusy() && e.lease.Working() && e.work.order != lease.Reset
 }
 
 // invalidate queues an inspection. Until this inspection has returned, the last result is considered out of date.
@@ -172,30 +160,32 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 }
 
 // Begin records that work on a device is beginning. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty
-// if the work is on another device and affects this device. Until [Inventory.End] is called, inspections do not open the device.
+// if the work is on another device and affects this device. The parameter order is the operator's order, or empty. Until [Inventory.End] is called, inspections do not open the device.
 // Until one more inspection has returned, the kubelet sees no hardware changes. Begin returns the newest state of the device.
 // Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], the context's error, or a
 // [lease.ErrEvent] if the state does not allow the work.
-func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, task Task) (s *Status, err error) {
+func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order) (s *Status, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
-		if s = l.current(id); s == nil {
+		e := l.entries[id]
+		if e == nil || e.status == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}
-		e := l.entries[id]
+		e.work.delay = "" // the reason during the work must not contain an earlier delay
+		s = l.current(id)
 		if event != "" {
 			if err := l.apply(e, lease.Event{Name: event}); err != nil {
 				return err
 			}
 		}
-		l.beginWork(e, task)
+		l.beginWork(e, order)
 		return nil
 	})
 	return s, err
 }
 
-func (l *loop) beginWork(e *entry, task Task) {
+func (l *loop) beginWork(e *entry, order lease.Order) {
 	w := &e.work
-	w.phase, w.task, w.diskBefore, w.provenDiskseq, w.givenSince = working, task, e.Disk, "", false
+	w.phase, w.order, w.diskBefore, w.provenDiskseq, w.givenSince = working, order, e.Disk, "", false
 	// If the work makes the disk reappear, the kernel restarts its count of writes at 0. The evidence must then end, even if
 	// metalplugd crashes during the work.
 	if v := l.evidence.Get(e.Disk); v != nil && v.Scrub == "" {
@@ -234,7 +224,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 func (l *loop) finishWork(e *entry, o Outcome) {
 	w := &e.work
 	other := w.isOther(e.Disk) // whether another disk may have replaced the one that was worked on
-	w.phase, w.task = afterWork, ""
+	w.phase, w.order = afterWork, lease.NoOrder
 	if o.Touched {
 		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", evidence.Writes{}, true // the helper may not have ended
 		if o.Written != nil {
@@ -273,8 +263,6 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 		l.recordStarted(e, event)
 		l.closeAllocate(e)
 		return
-	case lease.Cleared:
-		e.work.delay = ""
 	case lease.Fail:
 		event.Reason = o.Err.Error()
 	case "":
@@ -303,8 +291,10 @@ func Settled(ctx context.Context, i *Inventory, id string) {
 // Delayed records why pending work is delayed. An empty string means that the work is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.postAbout(id, func(l *loop, e *entry) {
-		e.work.delay = why
-		l.queueVerdict(e)
+		if e.work.delay != why { // a new snapshot without a change would make the worker try again at once
+			e.work.delay = why
+			l.queueVerdict(e)
+		}
 	})
 }
 

@@ -128,15 +128,11 @@ func (j *job) describeRunning() (who string, err error) {
 // checkUnused checks that no process has a released device open, and that the device's pods have ended.
 func (j *job) checkUnused(ctx context.Context) error {
 	who, err := waitForUsers(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
-	lingers := who.otherUser
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil:
-		lingers = err.Error()
-	case who.otherUser != "":
-		err = fmt.Errorf("%w: %s", ErrBusy, who.otherUser)
+	case err == nil && who.otherUser != "":
+		return fmt.Errorf("%w: %s", ErrBusy, who.otherUser)
 	}
-	j.Inventory.Delayed(j.Device.ID, lingers)
 	return err
 }

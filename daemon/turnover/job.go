@@ -80,7 +80,7 @@ func (j *job) rule() lease.Rule {
 // causes all hardware changes. If the work may erase the last pod's data, begin first waits until an inspection has counted the
 // writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The error is
 // [ErrBusy] if the inspection takes longer than closeTimeout.
-func (j *job) begin(ctx context.Context, event lease.Name, task inventory.Task) error {
+func (j *job) begin(ctx context.Context, event lease.Name, order lease.Order) error {
 	counted := true
 	_ = retryUntil(ctx, func() (bool, error) {
 		s, err := j.Inventory.Current(ctx, j.Device.ID)
@@ -93,7 +93,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, task inventory.Task) 
 	if !counted {
 		return fmt.Errorf("%s: %w: the disk is being inspected", j.Device.ID, ErrBusy)
 	}
-	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, task)
+	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, order)
 	if err == nil {
 		j.Status = s
 	}

@@ -53,11 +53,11 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if o.DryRun {
 		return nil
 	}
-	scrub, task, order := o.Scrub, inventory.OrderedReset, lease.Reset
+	scrub, order := o.Scrub, lease.Reset
 	if scrub != "" {
-		task, order = inventory.OrderedErasure, lease.Erase
+		order = lease.Erase
 	}
-	if err := j.begin(ctx, lease.Clear, task); err != nil {
+	if err := j.begin(ctx, lease.Clear, order); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	if j.Cordon != j.asked.Cordon {
@@ -179,21 +179,13 @@ func (j *job) checkAdoptable() error {
 
 // eraseAdopted erases a disk that the operator has adopted.
 func (j *job) eraseAdopted(ctx context.Context) error {
-	err := j.checkAdoptable()
-	if err == nil {
-		err = j.checkUnused(ctx)
+	if err := j.checkAdoptable(); err != nil {
+		return err
 	}
-	if err == nil {
-		err = j.eraseNow(ctx)
+	if err := j.checkUnused(ctx); err != nil {
+		return err
 	}
-	if err != nil {
-		j.Inventory.Delayed(j.Device.ID, err.Error())
-	}
-	return err
-}
-
-func (j *job) eraseNow(ctx context.Context) error {
-	if err := j.begin(ctx, lease.Clear, inventory.AdoptedErasure); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
+	if err := j.begin(ctx, lease.Clear, lease.NoOrder); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
 		return err
 	}
 	j.policy.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint

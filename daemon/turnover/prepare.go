@@ -113,7 +113,7 @@ func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners
 	}
 	defer j.finish()
 	j.policy = rules // the rules of this resource apply, even if the device now belongs to another resource
-	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
+	if err := j.begin(ctx, lease.Prepare, lease.NoOrder); err != nil {
 		return err
 	}
 	p, err := j.prepare(ctx, owners)

@@ -32,8 +32,7 @@ var errFound = errors.New("the disk holds data")
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.offeredAt(path); return other != nil && other.Held() }) {
-		j.Inventory.Delayed(id, "the read waits until a pod that uses the disk's controller has ended")
-		return ErrBusy
+		return fmt.Errorf("%w: the read waits until a pod that uses the disk's controller has ended", ErrBusy)
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
@@ -45,12 +44,10 @@ func (j *job) read(ctx context.Context) error {
 		err = errors.New("no progress")
 		fallthrough
 	case err != nil && found.Read <= from.Read:
-		why := fmt.Sprintf("the read fails at byte %d: %v", from.Read, err)
 		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
-			why += "; " + verdict.Remedy(id, j.Target)
+			err = fmt.Errorf("%w; %s", err, verdict.Remedy(id, j.Target))
 		}
-		j.Inventory.Delayed(id, why)
-		return fmt.Errorf("%s: read at byte %d: %w", id, from.Read, err)
+		return fmt.Errorf("the read fails at byte %d: %w", from.Read, err)
 	}
 	j.Inventory.Surveyed(id, j.Target, from, found)
 	switch now, err := j.Inventory.Current(ctx, id); {
@@ -75,7 +72,6 @@ func (j *job) askHolders(ctx context.Context) error {
 	if err == nil && j.Evidence.Asked == "" {
 		if err = j.Inventory.WaitSaved(ctx); err != nil {
 			err = fmt.Errorf("the evidence cannot be saved: %w", err)
-			j.Inventory.Delayed(j.Device.ID, err.Error())
 		}
 	}
 	if err == nil {

@@ -36,7 +36,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 			return err
 		}
 	}
-	switch err := j.begin(ctx, lease.Clear, ""); {
+	switch err := j.begin(ctx, lease.Clear, lease.NoOrder); {
 	case errors.Is(err, lease.ErrEvent), err == nil && j.Cordon != nil: // a new pod has the device, or it is cordoned now
 		return nil
 	case err != nil:
@@ -44,9 +44,6 @@ func (j *job) cleanUp(ctx context.Context) error {
 	}
 	j.outcome.Event = lease.Cleared
 	err := j.restore(ctx)
-	if isBusy(err) {
-		j.Inventory.Delayed(j.Device.ID, err.Error())
-	}
 	if err != nil {
 		j.fail(ctx, err, j.Order) // the work included the operator's order, if there was one
 	}

@@ -113,7 +113,7 @@ func (j *job) beginSiblings(ctx context.Context, erases bool) error {
 		if !slices.Contains(j.taken, id) {
 			return fmt.Errorf("%w: the operation would also affect %s, which has just appeared", ErrBusy, id)
 		}
-		now, err := j.Inventory.Begin(ctx, id, "", "")
+		now, err := j.Inventory.Begin(ctx, id, "", lease.NoOrder)
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -177,7 +178,8 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 	}
 }
 
-// doWork does the given work on a device. If this work is no longer pending, doWork does nothing and returns nil.
+// doWork does the given work on a device, and records why the work is delayed if it fails. If this work is no longer pending,
+// doWork does nothing and returns nil.
 func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -187,6 +189,18 @@ func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) err
 	if j.Todo != todo {
 		return nil
 	}
+	err = j.do(ctx, todo)
+	switch {
+	case ctx.Err() != nil:
+	case err == nil, errors.Is(err, errFound):
+		t.Inventory.Delayed(id, "")
+	default:
+		t.Inventory.Delayed(id, strings.TrimPrefix(err.Error(), ErrBusy.Error()+": "))
+	}
+	return err
+}
+
+func (j *job) do(ctx context.Context, todo verdict.Todo) error {
 	switch todo {
 	case verdict.CleanUp:
 		return j.cleanUp(ctx)

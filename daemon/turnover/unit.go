@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
@@ -29,7 +28,7 @@ func (j *job) unit(ctx context.Context, stage, template string) error {
 
 // initialise runs the vendor's init unit, which must run before the device is offered.
 func (j *job) initialise(ctx context.Context) error {
-	if err := j.begin(ctx, lease.Clear, inventory.Initialisation); err != nil {
+	if err := j.begin(ctx, lease.Clear, lease.NoOrder); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, unit.MaxTimeout)

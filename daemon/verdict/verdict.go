@@ -27,13 +27,13 @@ type Facts struct {
 	Cordon   string       // why the operator cordoned the device, or empty
 	Claims   int          // number of claims that hold the device
 	Disk     DiskFacts
-	Same     bool     // whether the disk still has the content that its last tenant left
-	Opened   error    // an error if a pod that holds another device can open this device, or if a pod could read an earlier pod's data; or nil
-	Delay    string   // why pending work is delayed, or empty
-	Firmware string   // the unit from [device.Rule].Init that has run
-	Uninit   string   // why the Init unit failed, or empty
-	Work     string   // why the device is Unhealthy while metalplug is working on it, or empty
-	Frozen   *Verdict // the verdict to show while metalplug's own work changes the hardware, or nil
+	Same     bool        // whether the disk still has the content that its last tenant left
+	Opened   error       // an error if a pod that holds another device can open this device, or if a pod could read an earlier pod's data; or nil
+	Delay    string      // why pending work is delayed, or empty
+	Firmware string      // the unit from [device.Rule].Init that has run
+	Uninit   string      // why the Init unit failed, or empty
+	Order    lease.Order // the operator's order that metalplug is carrying out, or empty
+	Frozen   *Verdict    // the verdict to show while metalplug's own work changes the hardware, or nil
 }
 
 // Faults are faults in the hardware itself.
@@ -74,6 +74,12 @@ const lastPodEnded = "the last pod has just ended"
 
 // BeingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod has ended.
 const BeingCleared = "being cleared after the last pod"
+
+// orderReasons explain why a device is Unhealthy while metalplug carries out the operator's order.
+var orderReasons = map[lease.Order]string{
+	lease.Reset: "being reset by the operator",
+	lease.Erase: "being erased by the operator",
+}
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased. While a tenant holds the
 // device, Unfit also ignores the fact that the device is in use. After a tenant has ended, metalplug cleans up the device only if
@@ -221,7 +227,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Healthy = v.Reason == ""
 	}
 	if f.Frozen != nil {
-		v.Healthy, v.Reason = f.Frozen.Healthy, cmp.Or(f.Work, f.Frozen.Reason)
+		v.Healthy, v.Reason = f.Frozen.Healthy, cmp.Or(orderReasons[f.Order], f.Frozen.Reason)
 	}
 	return v
 }
@@ -229,8 +235,8 @@ func (f *Facts) Verdict() Verdict {
 // Restrict returns the verdict v with the restrictions that follow from metalplug's own work, bundles, claims and the operator's
 // cordon.
 func (f *Facts) Restrict(v Verdict) Verdict {
-	if f.Work != "" {
-		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
+	if f.Order != lease.NoOrder {
+		v.Healthy, v.Reason = false, cmp.Or(v.Reason, orderReasons[f.Order])
 	}
 	if f.Aside != "" && f.Lease.Held() {
 		v.park(f.Aside)
