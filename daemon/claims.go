@@ -160,28 +160,21 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 
 // prepare assigns devices to a claim and prepares those that are not prepared yet. The caller must wait until the new state is
 // on disk. The work itself may begin earlier, because metalplugd can repeat it after a crash.
-func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) (err error) {
+func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
 	}
-	todo := make(map[string][]*inventory.Status)
+	var todo []*inventory.Status
 	for _, id := range ids {
 		s, err := c.inventory.Current(ctx, id)
 		if err != nil {
 			return err
 		}
 		if !s.Claims.Ready(claim.UID) {
-			todo[s.Resource] = append(todo[s.Resource], s)
+			todo = append(todo, s)
 		}
 	}
-	errs := make(chan error)
-	for resource, devices := range todo {
-		go func() { errs <- c.turnover.StartFor(ctx, resource, devices, claim.UID) }()
-	}
-	for range todo {
-		err = errors.Join(err, <-errs)
-	}
-	return err
+	return c.turnover.StartFor(ctx, todo, claim.UID)
 }
 
 // answer writes a claim's CDI spec, and returns the answer to the request to prepare the claim.

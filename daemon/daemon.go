@@ -212,6 +212,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Log:       d.Log,
 		Metrics:   d.control.Endpoints(),
 		Allocated: d.noteAllocated,
+		Start:     d.turnover.Start,
 	}
 }
 
@@ -220,9 +221,6 @@ func pluginResource(d *daemon, r config.Resource) plugin.Resource {
 	resource := plugin.Resource{
 		Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
 		Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.cdiNames(r),
-		Start: func(ctx context.Context, devices []*inventory.Status) error {
-			return d.turnover.Start(ctx, r.Name, devices)
-		},
 	}
 	if r.Members != nil {
 		resource.Member = func(name string) (plugin.Resource, error) {

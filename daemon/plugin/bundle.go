@@ -3,11 +3,8 @@
 package plugin
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -74,21 +71,4 @@ func (s service) ready(devices []*inventory.Status) error {
 		}
 	}
 	return nil
-}
-
-// start prepares all devices for a container at the same time, and each member of a bundle according to its own resource.
-func (s service) start(ctx context.Context, devices []*inventory.Status) error {
-	all, err := s.byResource(devices)
-	if err != nil {
-		return err
-	}
-	errs := make([]error, len(all))
-	var running sync.WaitGroup
-	for i, member := range all {
-		if member.Resource.Start != nil {
-			running.Go(func() { errs[i] = member.Resource.Start(ctx, member.devices) })
-		}
-	}
-	running.Wait()
-	return errors.Join(errs...)
 }

@@ -69,9 +69,6 @@ type Resource struct {
 	// CDI returns the CDI names of devices. CDI returns an error if the container runtime cannot find these names. Allocate
 	// calls CDI. If CDI is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start prepares devices for a container that is starting. Start may block until ctx ends. If Start is nil, devices need no
-	// preparation.
-	Start func(ctx context.Context, devices []*inventory.Status) error
 	// Member returns the resource that a bundle's member belongs to. Member returns an error if that resource is no longer
 	// configured. Allocate calls Member. Member is nil if this resource has no bundles.
 	Member func(resource string) (Resource, error)
@@ -87,8 +84,11 @@ type Endpoint struct {
 	Log       *slog.Logger
 	// Allocated is called with a container's devices before the kubelet gets the answer. Allocated must not block.
 	Allocated func([]*inventory.Status)
-	Metrics   Metrics
-	Changed   func() // called when the result of [Endpoint.Status] has changed
+	// Start prepares devices for a container that is starting. The devices may be members of bundles. Start may block until ctx
+	// ends. If Start is nil, devices need no preparation.
+	Start   func(ctx context.Context, devices []*inventory.Status) error
+	Metrics Metrics
+	Changed func() // called when the result of [Endpoint.Status] has changed
 	// Counted returns the IDs of all devices that the kubelet counts as healthy for the resource, whichever plugin listed them.
 	// Counted may block for several seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
 	// Counted is nil, no resource is held back.

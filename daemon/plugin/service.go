@@ -161,8 +161,10 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if err := s.ready(devices); err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
-	if err := s.start(ctx, devices); err != nil {
-		return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
+	if s.Start != nil {
+		if err := s.Start(ctx, parts(devices)); err != nil {
+			return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
+		}
 	}
 	s.Inventory.Starting(names)
 	return &pluginapi.PreStartContainerResponse{}, nil

@@ -121,10 +121,9 @@ func newWedged(t *testing.T) *wedged {
 	b.id = snapshot.Offer(resource).Devices[0].Device.ID
 	b.service = (&plugin.Endpoint{Inventory: b.inventory, Host: host, Log: log, Metrics: noMetrics(), Allocated: func([]*inventory.Status) {}, Resource: plugin.Resource{
 		Name: resource, Permissions: "rw", Variable: "X",
-		Start: func(context.Context, []*inventory.Status) error {
-			b.started = true
-			return nil
-		},
+	}, Start: func(context.Context, []*inventory.Status) error {
+		b.started = true
+		return nil
 	}}).Service()
 	return b
 }

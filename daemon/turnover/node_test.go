@@ -378,7 +378,7 @@ func (n *node) start(ctx context.Context, names ...string) error {
 			return fmt.Errorf("no device %s", name)
 		}
 	}
-	return n.turnover.Start(ctx, cmp.Or(devices[0].Resource, devices[0].Taker), devices)
+	return n.turnover.Start(ctx, devices)
 }
 
 // passAnswer passes an answer of the kubelet about a device to the inventory.

@@ -23,47 +23,45 @@ import (
 // pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the helper's answer need some of this time.
 const startLimit = 25 * time.Second
 
-// Start prepares devices of a resource in parallel for a container that is about to start. Start may be called again for the same
-// devices. If Start returns an error, the container must not start. [ErrBusy] means that a device is unchanged, because a process
-// still has it open. This process may be in the same pod. Start blocks until all work is done and recorded, which takes at most
-// 29 seconds. If the kubelet disconnects, ctx ends, but the work continues, because the device is not at fault.
-func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
-	policy := t.policyFor(resource)
-	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+// Start prepares devices in parallel for a container that is about to start. Each device is prepared as the resource in its
+// status configures. Start may be called again for the same devices. If Start returns an error, the container must not start.
+// [ErrBusy] means that a device is unchanged, because a process still has it open. This process may be in the same pod. Start
+// blocks until all work is done and recorded, which takes at most 29 seconds. If the kubelet disconnects, ctx ends, but the work
+// continues, because the device is not at fault.
+func (t *Turnover) Start(ctx context.Context, devices []*inventory.Status) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit+device.AnswerTime)
 	defer cancel()
-	owners, err := t.ownersOf(ctx, policy, devices)
+	owners, err := t.ownersOf(ctx, devices)
 	if err != nil {
 		return err
 	}
-	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
-	return t.start(ctx, policy, devices, owners, policy.Reset.AtRelease() || policy.scrubs() || disks)
+	keep := slices.ContainsFunc(devices, func(s *inventory.Status) bool {
+		policy := t.policyFor(s.Resource)
+		return policy.Reset.AtRelease() || policy.scrubs() || s.Target.IsDisk()
+	})
+	return t.start(ctx, devices, owners, keep)
 }
 
-// StartFor prepares devices of a resource for the containers of the claim that holds these devices. StartFor takes at most the
-// reset timeout of the resource plus device.AnswerTime, and stops when ctx ends. The caller must wait until the result is on
-// disk.
-func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
-	policy := t.policyFor(resource)
-	ctx, cancel := context.WithTimeout(ctx, max(policy.Reset.Timeout, time.Second)+device.AnswerTime)
-	defer cancel()
+// StartFor is like Start, but prepares the devices for the containers of the claim that holds them. StartFor has no time limit
+// other than the reset timeouts of the resources, and stops when ctx ends. The caller must wait until the result is on disk.
+func (t *Turnover) StartFor(ctx context.Context, devices []*inventory.Status, claim string) error {
 	owners := make(map[string][]string)
 	for _, s := range devices {
 		owners[s.Name()] = []string{lease.OfClaim(claim)}
 	}
-	return t.start(ctx, policy, devices, owners, false)
+	return t.start(ctx, devices, owners, false)
 }
 
 // start prepares devices for their tenants. If the flag "keep" is set, start waits until the result is on disk. Before a
 // container with a disk starts, the state file must contain two facts. The first is that metalplug must erase the disk later.
 // The second is that the evidence for an unused disk is no longer valid. Other devices need no such record.
-func (t *Turnover) start(ctx context.Context, rules policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
+func (t *Turnover) start(ctx context.Context, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
 	var all sync.WaitGroup
 	for i, s := range devices {
 		ids[i] = s.Device.ID
-		all.Go(func() { errs[i] = t.startOne(ctx, rules, s.Device.ID, owners[s.Name()]) })
+		all.Go(func() { errs[i] = t.startOne(ctx, s, owners[s.Name()]) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -82,7 +80,7 @@ func (t *Turnover) start(ctx context.Context, rules policy, devices []*inventory
 // kubelet's function writeCheckpoint collects the state under a lock, but releases the lock before it writes the state
 // (kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go). The kubelet writes the checkpoint again after each
 // later list. If the checkpoint is outdated, ownersOf therefore sends a list and waits for at most closeTimeout.
-func (t *Turnover) ownersOf(ctx context.Context, rules policy, devices []*inventory.Status) (owners map[string][]string, err error) {
+func (t *Turnover) ownersOf(ctx context.Context, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
 			return false, fmt.Errorf("find the pods of the devices: %w", err)
@@ -93,7 +91,7 @@ func (t *Turnover) ownersOf(ctx context.Context, rules policy, devices []*invent
 			if err != nil {
 				return false, err
 			}
-			if !rules.sharesUse() && now.CheckpointOutdated(owners[now.Name()]) {
+			if !t.policyFor(s.Resource).sharesUse() && now.CheckpointOutdated(owners[now.Name()]) {
 				behind[now.Name()] = kubelet.Noted
 			}
 		}
@@ -105,8 +103,12 @@ func (t *Turnover) ownersOf(ctx context.Context, rules policy, devices []*invent
 	return owners, err
 }
 
-// startOne prepares one device for its pods. The parameter owners contains the UIDs of these pods.
-func (t *Turnover) startOne(ctx context.Context, rules policy, id string, owners []string) error {
+// startOne prepares one device for its pods, within the reset timeout of the resource that the parameter s names. The parameter
+// owners contains the UIDs of these pods.
+func (t *Turnover) startOne(ctx context.Context, s *inventory.Status, owners []string) error {
+	id, rules := s.Device.ID, t.policyFor(s.Resource)
+	ctx, cancel := context.WithTimeout(ctx, max(rules.Reset.Timeout, time.Second)+device.AnswerTime)
+	defer cancel()
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err

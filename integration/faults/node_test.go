@@ -165,14 +165,11 @@ func (p *parts) start(s setup, host *device.Host) error {
 	})
 	all := make(map[string]plugin.Resource)
 	for _, r := range s.resources() {
-		r.Start = func(ctx context.Context, devices []*inventory.Status) error {
-			return p.turnover.Start(ctx, r.Name, devices)
-		}
 		if all[r.Name] = r; r.Name == bundleResource { // the resource of bundles comes last
 			r.Member = func(name string) (plugin.Resource, error) { return all[name], nil }
 		}
 		endpoint := &plugin.Endpoint{
-			Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log, Parked: &plugin.Parked{},
+			Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log, Parked: &plugin.Parked{}, Start: p.turnover.Start,
 			Allocated: func([]*inventory.Status) {}, Changed: func() {},
 			Metrics: plugin.Metrics{
 				Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {},
