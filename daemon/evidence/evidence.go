@@ -37,10 +37,8 @@ type Evidence struct {
 	// confirms the evidence clears this field.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that does not
-	// include any writes by an unknown process. In each presence, the kernel starts counting at 0.
-	In      string `json:"in,omitempty"`
-	Written uint64 `json:"written,omitempty"`
+	// Wrote is the latest number of writes that does not include any writes by an unknown process.
+	Wrote Writes `json:"wrote,omitzero"`
 	// Asked is the presence in which metalplug last checked that no process had the disk open. metalplug makes this check just
 	// before it offers the disk.
 	Asked string `json:"asked,omitempty"`
@@ -77,10 +75,9 @@ func (v Evidence) OutlastsBoot() bool {
 
 // Seen contains the facts that a disk inspection has found.
 type Seen struct {
-	Presence string
-	SameBoot bool // whether the presence in [Evidence].Of belongs to this boot
+	Wrote    Writes // with the disk's presence
+	SameBoot bool   // whether the presence in [Evidence].Of belongs to this boot
 	Size     int64
-	Written  uint64
 	Held     bool   // whether a tenant holds the disk
 	HostUse  string // how the host uses the disk, or empty
 	Data     string // data on the disk, or empty
@@ -90,11 +87,11 @@ type Seen struct {
 // reason. Evidence of an erasure or an adoption ends if the disk may have been replaced by another disk with the same identity.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
-	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
-	case v.Of == s.Presence:
+	case v.Of == "" || v.Of == s.Wrote.In && v.Scrub != "":
+	case v.Of == s.Wrote.In:
 		v.Of = ""
 	case v.Scrub != "" && !s.SameBoot: // the kernel restarts diskseq at 1 in each boot, so the helper compares the content
-		v.Of = s.Presence
+		v.Of = s.Wrote.In
 	default:
 		return v, "the disk was plugged in again during the work on it, or before its erasure was confirmed"
 	}
@@ -104,11 +101,10 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Size > 0 && v.Size != s.Size:
 		return v, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size)
 	}
-	now := Writes{s.Presence, s.Written}
-	switch reason := (Writes{v.In, v.Written}).Foreign(now); {
+	switch reason := v.Wrote.Foreign(s.Wrote); {
 	case reason == "":
-		v.In, v.Written = now.In, now.Sectors
-	case s.Held, v.Found != "", v.Scrub != "" && v.In == now.In:
+		v.Wrote = s.Wrote
+	case s.Held, v.Found != "", v.Scrub != "" && v.Wrote.In == s.Wrote.In:
 	default:
 		return v, reason
 	}
@@ -158,7 +154,7 @@ func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():
 		next.Since = time.Now().UTC()
-	case v == nil, v.Since != from.Since, v.Read != from.Read, v.In != from.In, v.Written != from.Written:
+	case v == nil, v.Since != from.Since, v.Read != from.Read, v.Wrote != from.Wrote:
 		return Evidence{}, false
 	}
 	if next.Read = r.Blank; from.Found != "" && r.Content == "" {
@@ -166,7 +162,7 @@ func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	}
 	next.Size, next.Found = r.Size, r.Content
 	if next.Found == "" && next.Size > 0 && next.Read >= next.Size {
-		next = Evidence{Kind: Blank, Size: next.Size, Since: time.Now().UTC(), In: next.In, Written: next.Written}
+		next = Evidence{Kind: Blank, Size: next.Size, Since: time.Now().UTC(), Wrote: next.Wrote}
 	}
 	return next, true
 }

@@ -14,7 +14,7 @@ import (
 // TestWeigh compares evidence of a disk of 100 bytes with an inspection of it.
 func TestWeigh(t *testing.T) {
 	const here, there = "boot=1 diskseq=2", "boot=1 diskseq=1"
-	blank := evidence.Evidence{Kind: evidence.Blank, Size: 100, In: here, Written: 5}
+	blank := evidence.Evidence{Kind: evidence.Blank, Size: 100, Wrote: evidence.Writes{In: here, Sectors: 5}}
 	erased := evidence.Evidence{Kind: evidence.Erased, Size: 100, Of: here}
 	adopted := evidence.Evidence{Scrub: "zero", Size: 100, Of: there}
 	for _, test := range []struct {
@@ -25,25 +25,25 @@ func TestWeigh(t *testing.T) {
 		proves bool
 	}{
 		{"as before", blank, func(*evidence.Seen) {}, "", true},
-		{"plugged in again, which counts writes from 0", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, 0 }, "", true},
-		{"plugged in again, without a count", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, sysfs.Uncounted }, "", true},
-		{"plugged in again and written before the inspection", blank, func(s *evidence.Seen) { s.Presence, s.Written = there, 5 }, "a process wrote to the disk while no pod had it", false},
+		{"plugged in again, which counts writes from 0", blank, func(s *evidence.Seen) { s.Wrote.In, s.Wrote.Sectors = there, 0 }, "", true},
+		{"plugged in again, without a count", blank, func(s *evidence.Seen) { s.Wrote.In, s.Wrote.Sectors = there, sysfs.Uncounted }, "", true},
+		{"plugged in again and written before the inspection", blank, func(s *evidence.Seen) { s.Wrote.In, s.Wrote.Sectors = there, 5 }, "a process wrote to the disk while no pod had it", false},
 		{"another size", blank, func(s *evidence.Seen) { s.Size = 200 }, "the size was 100 bytes and is 200 now", false},
-		{"written", blank, func(s *evidence.Seen) { s.Written = 6 }, "a process wrote to the disk while no pod had it", false},
-		{"a multipath disk has lost a path", blank, func(s *evidence.Seen) { s.Written = 4 }, "the kernel counts fewer writes to the disk than before", false},
-		{"written by its pod", blank, func(s *evidence.Seen) { s.Written, s.Held = 6, true }, "", true},
+		{"written", blank, func(s *evidence.Seen) { s.Wrote.Sectors = 6 }, "a process wrote to the disk while no pod had it", false},
+		{"a multipath disk has lost a path", blank, func(s *evidence.Seen) { s.Wrote.Sectors = 4 }, "the kernel counts fewer writes to the disk than before", false},
+		{"written by its pod", blank, func(s *evidence.Seen) { s.Wrote.Sectors, s.Held = 6, true }, "", true},
 		{"mounted", blank, func(s *evidence.Seen) { s.HostUse = "it is mounted" }, "it is mounted", false},
 		{"with data", blank, func(s *evidence.Seen) { s.Data = "ext4" }, "ext4", false},
 		{"erased", erased, func(*evidence.Seen) {}, "", true},
-		{"erased, and another is in its place", erased, func(s *evidence.Seen) { s.Presence = there }, "the disk was plugged in again during the work on it, or before its erasure was confirmed", false},
+		{"erased, and another is in its place", erased, func(s *evidence.Seen) { s.Wrote.In = there }, "the disk was plugged in again during the work on it, or before its erasure was confirmed", false},
 		{"adopted, and another is in its place", adopted, func(s *evidence.Seen) { s.SameBoot = true }, "the disk was plugged in again during the work on it, or before its erasure was confirmed", false},
 		{"adopted in an earlier boot", adopted, func(s *evidence.Seen) { s.Data = "ext4" }, "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := evidence.Seen{Presence: here, Size: 100, Written: 5}
+			s := evidence.Seen{Wrote: evidence.Writes{In: here, Sectors: 5}, Size: 100}
 			test.change(&s)
 			next, ended := test.v.Weigh(s)
-			if ended != test.ended || ended == "" && next.Proves(s.Presence) != test.proves {
+			if ended != test.ended || ended == "" && next.Proves(s.Wrote.In) != test.proves {
 				t.Errorf("ended: %q, next: %+v", ended, next)
 			}
 		})

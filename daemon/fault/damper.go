@@ -15,8 +15,7 @@ const (
 	stablePeriod  = 5 * time.Minute
 )
 
-// Damper keeps a device Unhealthy if it fails too often. The zero value represents a device that has never failed. The method
-// Until may be called on nil.
+// Damper keeps a device Unhealthy if it fails too often. The zero value represents a device that has never failed.
 type Damper struct {
 	failures     []time.Time // times of the failures within failureWindow
 	unhealthy    bool
@@ -26,8 +25,9 @@ type Damper struct {
 }
 
 // Observe records a device's current fault, or "" if there is none. If a device without a fault is still not trusted, Observe
-// returns the reason. Repeated calls with the same state have no further effect.
-func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
+// returns the reason. Repeated calls with the same state have no further effect. If such a device has just become healthy, Observe
+// calls the function "again" with the time until the caller must call Observe again.
+func (d *Damper) Observe(reason string, now time.Time, again func(wait time.Duration)) (distrust string) {
 	switch {
 	case reason != "" && !d.unhealthy:
 		d.failures = append(d.failures, now)
@@ -36,7 +36,9 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 		}
 		d.flapping = d.flapping || len(d.failures) >= failureLimit
 	case reason == "" && d.unhealthy:
-		d.healthySince = now
+		if d.healthySince = now; d.flapping {
+			again(stablePeriod)
+		}
 	}
 	d.unhealthy = reason != ""
 	if d.unhealthy {
@@ -50,13 +52,4 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 		return ""
 	}
 	return fmt.Sprintf("the device fails too often (last: %s) and must first stay healthy for %v", d.last, stablePeriod)
-}
-
-// Until returns the time when metalplug trusts the device again. Each failure before that time postpones it. The time is zero if
-// the device is currently trusted or faulty.
-func (d *Damper) Until() time.Time {
-	if d == nil || !d.flapping || d.unhealthy {
-		return time.Time{}
-	}
-	return d.healthySince.Add(stablePeriod)
 }

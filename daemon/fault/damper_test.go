@@ -26,7 +26,7 @@ func TestDamper(t *testing.T) {
 		{"forgiven", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 7 well held, 12 well trusted, 13 sick, 14 well trusted"},
 	} {
 		var d fault.Damper
-		start := time.Now()
+		start, before := time.Now(), ""
 		for step := range strings.SplitSeq(test.steps, ", ") {
 			words := strings.Fields(step + " trusted")
 			minutes, err := time.ParseDuration(words[0] + "m")
@@ -40,12 +40,15 @@ func TestDamper(t *testing.T) {
 			if words[2] == "held" {
 				want = held
 			}
-			if got := d.Observe(reason, start.Add(minutes)); got != want {
+			called := false
+			got := d.Observe(reason, start.Add(minutes), func(time.Duration) { called = true })
+			if got != want {
 				t.Errorf("%s: %s: %q, want %q", test.name, step, got, want)
 			}
-			if got := d.Until(); got.IsZero() != (want == "") {
-				t.Errorf("%s: %s: until %v", test.name, step, got)
+			if became := want == held && before != held; called != became {
+				t.Errorf("%s: %s: asked to observe again: %t, want %t", test.name, step, called, became)
 			}
+			before = want
 		}
 	}
 }

@@ -10,10 +10,10 @@ import (
 // The memory of a damper must not grow with the number of failures.
 func TestDamperForgets(t *testing.T) {
 	var d Damper
-	now := time.Now()
+	now, again := time.Now(), func(time.Duration) {}
 	for range 10_000 {
-		d.Observe("sick", now)
-		d.Observe("", now.Add(time.Second))
+		d.Observe("sick", now, again)
+		d.Observe("", now.Add(time.Second), again)
 		now = now.Add(time.Minute)
 	}
 	if n := len(d.failures); n > int(failureWindow/time.Minute)+1 {

@@ -119,7 +119,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 		e.Wrote = evidence.Writes{}
 		return
 	}
-	before, now := e.Wrote, evidence.Writes{In: l.evidence.Presence(e.Disk), Sectors: s.Written}
+	before, now := e.Wrote, l.writes(e, s.Written)
 	e.Wrote = now
 	v := l.evidence.Get(e.Disk)
 	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase

@@ -28,8 +28,7 @@ type entry struct {
 	settled  *settled         // the last verdict before metalplug's work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
 	damper   fault.Damper
-	flapEnd  *time.Timer // fires when the device no longer counts as flapping, or nil
-	work     window      // metalplug's own work on the device
+	work     window // metalplug's own work on the device
 	books
 	known
 	seenFingerprint string // fingerprint of the disk at the last inspection

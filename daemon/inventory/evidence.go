@@ -23,6 +23,11 @@ type disks struct {
 	notesCopy map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
 }
 
+// writes returns a number of sectors that were written in the disk's present appearance.
+func (d *disks) writes(e *entry, sectors uint64) evidence.Writes {
+	return evidence.Writes{In: d.evidence.Presence(e.Disk), Sectors: sectors}
+}
+
 // setEvidence records evidence about a disk.
 func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	if d.evidence.Knows(e.Disk) {
@@ -60,7 +65,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 		e.work.recheck = false
 	}
 	seen := evidence.Seen{
-		Presence: l.evidence.Presence(e.Disk), SameBoot: l.evidence.SameBoot(v.Of), Size: s.Size, Written: s.Written, Held: e.lease.Held() && e.lease.Hold != lease.Due,
+		Wrote: l.writes(e, s.Written), SameBoot: l.evidence.SameBoot(v.Of), Size: s.Size, Held: e.lease.Held() && e.lease.Hold != lease.Due,
 	}
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
@@ -115,12 +120,13 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 	// The helper erases a disk only if no process has it open, so no separate check is needed.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
 	v := evidence.Evidence{
-		Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Of: presence, In: presence, Written: p.Written, Asked: presence,
+		Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Of: presence, Asked: presence,
+		Wrote: evidence.Writes{In: presence, Sectors: p.Written},
 	}
 	if before := l.evidence.Get(e.Disk); before != nil && before.Kind == evidence.Adopted {
 		v.Kind = evidence.Adopted
 	}
-	e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", evidence.Writes{In: presence, Sectors: p.Written}
+	e.Fingerprint, e.seenFingerprint, e.Wrote = "", "", v.Wrote
 	_ = l.apply(e, lease.Event{Name: lease.Erased})
 	delete(l.podData, e.device.ID)
 	l.setEvidence(e, v)
@@ -142,10 +148,9 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		if err := l.apply(e, lease.Event{Name: lease.Adopted}); err != nil {
 			return err
 		}
-		presence := l.evidence.Presence(e.Disk)
+		wrote := l.writes(e, e.sighting.Written)
 		l.setEvidence(e, evidence.Evidence{
-			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: presence, Fingerprint: fingerprint,
-			In: presence, Written: e.sighting.Written,
+			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: wrote.In, Fingerprint: fingerprint, Wrote: wrote,
 		})
 		return nil
 	}, func(l *loop) {

@@ -4,7 +4,6 @@ package inventory
 
 import (
 	"slices"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/fault"
@@ -49,16 +48,4 @@ func (l *loop) clearFaults(e *entry) {
 		}
 	}
 	l.look(e)
-}
-
-// judgeWhenStable schedules a new verdict for the time when a flapping device no longer counts as flapping.
-func (l *leases) judgeWhenStable(e *entry, now time.Time) {
-	until := e.damper.Until()
-	if until.IsZero() || e.flapEnd != nil {
-		return
-	}
-	e.flapEnd = l.postLater(until.Sub(now), func(l *loop) {
-		e.flapEnd = nil
-		l.judgeAgain(e)
-	})
 }

@@ -47,6 +47,7 @@ func newLoop(i *Inventory) *loop {
 	now := time.Now()
 	all := &devices{
 		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), podData: make(map[string]bool), granted: make(map[string][]*entry),
+		stale: true, // the first snapshot is published even if there is no device
 		dirty: make(map[*entry]bool), notesStale: make(map[*entry]bool), resend: make(map[string]bool),
 	}
 	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}

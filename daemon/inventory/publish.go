@@ -34,13 +34,13 @@ type publishing struct {
 // publish creates a snapshot after a change and wakes the readers. publish first waits for the delay that
 // [publishing.publishDelay] returns, so that a burst of events causes only a few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
-	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
+	if !l.isReady || len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
 		if !l.inspector.Busy() {
 			l.cause = time.Time{}
 		}
 		return
 	}
-	if wait := l.publishDelay() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
+	if wait := l.publishDelay() - now.Sub(l.publishedAt); wait > 0 {
 		if !l.timerSet {
 			l.timerSet = true
 			l.postLater(wait, func(l *loop) { l.timerSet = false })
@@ -50,7 +50,7 @@ func (l *loop) publish(now time.Time) {
 	l.changes = len(l.dirty)
 	old := l.published.Swap(&publication{snapshot: l.next(now), changed: make(chan struct{})})
 	close(old.changed)
-	if !l.publishedOnce() {
+	if l.publishedAt.IsZero() {
 		close(l.ready)
 	}
 	l.publishedAt, l.cause = now, time.Time{}
@@ -67,12 +67,10 @@ func (p *publishing) publishDelay() time.Duration {
 	return 0
 }
 
-func (p *publishing) publishedOnce() bool { return !p.publishedAt.IsZero() }
-
 // notifyRuled closes the channels that [Inventory.SetRules] has returned, once all devices have been inspected with the new
 // rules.
 func (p *publishing) notifyRuled() {
-	if len(p.rulesApplied) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
+	if len(p.rulesApplied) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched {
 		return
 	}
 	for _, done := range p.rulesApplied {
@@ -121,9 +119,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 			continue
 		}
 		p.report(old, e.status)
-		if old == nil || !sameIdentity(old, e.status) {
-			p.saveLater()
-		}
+		p.saveLater()
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
 			changed.set(old.Resource, old.Device.ID, nil)
 		}
@@ -141,16 +137,11 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 
 // sameStatus reports whether a and b are the same for all readers of a snapshot.
 func sameStatus(a, b *Status) bool {
-	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.Unrecorded == b.Unrecorded &&
+	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
+		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.Unrecorded == b.Unrecorded &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&
 		slices.Equal(a.HeldAs, b.HeldAs) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
-}
-
-// sameIdentity reports whether a and b have the same values for the fields that the state file contains.
-func sameIdentity(a, b *Status) bool {
-	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
-		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
 // collectOthers returns all devices that are not offered. The result includes absent devices that are cordoned.

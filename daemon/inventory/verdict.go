@@ -47,11 +47,10 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	if frozen && e.settled != nil {
 		f.Frozen = &e.settled.Verdict
 	}
-	if unfit == nil {
-		if !frozen {
-			f.Faults.Flapping = e.damper.Observe(f.HardwareFaults(), now)
-		}
-		l.judgeWhenStable(e, now)
+	if unfit == nil && !frozen {
+		f.Faults.Flapping = e.damper.Observe(f.HardwareFaults(), now, func(wait time.Duration) {
+			l.postLater(wait, func(l *loop) { l.judgeAgain(e) })
+		})
 	}
 	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), HeldAs: e.heldAs, Bundle: e.bundle, Claims: e.Claims}
 	if s.Observation = e.observation(); f.Frozen != nil {
@@ -96,7 +95,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if f.Disk.Evidence != nil {
 		s.Evidence = *f.Disk.Evidence
 	} else if f.MustRead() {
-		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
+		s.Evidence = evidence.Evidence{Wrote: l.writes(e, e.sighting.Written)}
 	}
 	unrecorded := e.lease.Residue && (e.isBusy() || e.isOutdated() || e.sighting != nil && e.sighting.Unread)
 	// While metalplugd does not know the disk's state, a helper from before a crash may still be erasing the disk.

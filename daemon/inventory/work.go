@@ -228,7 +228,7 @@ func (l *loop) finishWork(e *entry, o Outcome) {
 	if o.Touched {
 		e.Fingerprint, e.seenFingerprint, e.Wrote, e.Unfinished = "", "", evidence.Writes{}, true // the helper may not have ended
 		if o.Written != nil {
-			e.Wrote = evidence.Writes{In: l.evidence.Presence(e.Disk), Sectors: *o.Written}
+			e.Wrote = l.writes(e, *o.Written)
 		}
 		if v := l.evidence.Get(e.Disk); v != nil {
 			v.Fingerprint = o.Fingerprint
