@@ -37,37 +37,6 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	}
 }
 
-func TestOldSharesStay(t *testing.T) {
-	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}, HeldAs: []string{"a::0", "a::3"}}
-	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}}
-	offer := &inventory.Offer{Devices: []*inventory.Status{held, free}}
-	for _, test := range []struct {
-		shares int
-		want   string
-	}{
-		{4, "a::0 Healthy, a::1 Healthy, a::2 Healthy, a::3 Healthy, b::0 Healthy, b::1 Healthy, b::2 Healthy, b::3 Healthy"},
-		{2, "a::0 Unhealthy, a::1 Unhealthy, a::3 Unhealthy, b::0 Healthy, b::1 Healthy"},
-		{1, "a Unhealthy, a::0 Unhealthy, a::3 Unhealthy, b Healthy"},
-	} {
-		r := &Resource{Name: "example.org/widget", Shares: test.shares}
-		var got []string
-		for _, d := range r.list(offer) {
-			got = append(got, d.ID+" "+d.Health)
-		}
-		if strings.Join(got, ", ") != test.want {
-			t.Errorf("%d shares: %s, want %s", test.shares, strings.Join(got, ", "), test.want)
-		}
-		for _, id := range held.HeldAs {
-			if d := r.find(offer, id); d != held {
-				t.Errorf("%d shares: a container that is started again with %s finds %v", test.shares, id, d)
-			}
-		}
-		if d := r.find(offer, "b::3"); (d != nil) != (test.shares == 4) {
-			t.Errorf("%d shares: an ID that nobody was promised finds %v", test.shares, d)
-		}
-	}
-}
-
 // The longest ID with the number of its last share must not be longer than api.proto allows. No ID may be mistaken for a
 // share.
 func TestShareIDsAreShortEnough(t *testing.T) {

@@ -3,10 +3,8 @@
 package plugin_test
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,7 +16,6 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
@@ -205,51 +202,6 @@ func TestForeign(t *testing.T) {
 		}
 		if got := b.endpoint.Foreign(append(test.own, test.another)); got != test.another {
 			t.Errorf("%+v: foreign %q", test, got)
-		}
-	}
-}
-
-// While another plugin runs, an added or removed file and a new checkpoint of the kubelet are events. The temporary files of
-// the checkpoint and other changes of another plugin's socket are not events.
-func TestStir(t *testing.T) {
-	h := newHeldBench(t, true)
-	h.servePlugin("vendor.sock")
-	path := func(name string) string { return filepath.Join(h.dir, name) }
-	want := 2 // one for the plugin, and one for its socket file
-	events := func(what string) {
-		h.waitPlugins(what, func([]int, int) bool { _, _, n := h.endpoint.Watch.Others(); return n >= want })
-	}
-	events("another plugin")
-	for i, step := range []struct {
-		what string
-		do   func() error
-		stir bool
-	}{
-		{"a temporary file", func() error {
-			return errors.Join(os.WriteFile(path(".213"), nil, 0o600), os.Remove(path(".213")))
-		}, false},
-		{"the checkpoint", func() error {
-			return errors.Join(os.WriteFile(path(".214"), nil, 0o600), os.Rename(path(".214"), path(checkpoint.File)))
-		}, true},
-		{"another's is made", func() error { return os.WriteFile(path("gpu.sock"), nil, 0o600) }, true},
-		{"another's is written to", func() error { return os.WriteFile(path("gpu.sock"), []byte("x"), 0o600) }, false},
-		{"another's gets another mode", func() error { return os.Chmod(path("gpu.sock"), 0o666) }, false},
-		{"another's goes", func() error { return os.Remove(path("gpu.sock")) }, true},
-	} {
-		if step.stir {
-			want++
-		}
-		if err := step.do(); err != nil {
-			t.Fatal(err)
-		}
-		events(step.what)
-		want++
-		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // once Watch has processed these events, it has processed all earlier events too
-			t.Fatal(err)
-		}
-		events("a mark")
-		if _, _, n := h.endpoint.Watch.Others(); n != want {
-			t.Errorf("%s: %d events, want %d", step.what, n, want)
 		}
 	}
 }
