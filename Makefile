@@ -213,7 +213,7 @@ vulncheck:
 MACHINES ?= 2
 # Only the nightly run has the steps in LATER and the additional machines in NIGHT. The package's test also covers hotplug,
 # erasure and a reboot, and the real device manager is tested on the host.
-LATER ?= TestHardware/^(drives_come_and_go_.*|a_storm_of_events_changes_nothing|metalplugd_restarts|the_machine_reboots)$$|TestTurnover/^(what_a_pod_leaves_is_erased_(by_discard|by_format|for_the_next)|the_helper_is_killed_while_the_drive_formats)$$|TestInstall/^(format|discard|at_rest|stopped|events_wait|state_cannot_be_written)$$
+LATER ?= TestHardware/^(drives_come_and_go_.*|a_storm_of_events_changes_nothing|metalplugd_restarts|the_machine_reboots)$$|TestTurnover/SELinux|TestTurnover/AppArmor/^(a_container_starts_.*|what_a_pod_leaves_.*|the_helper_is_killed_.*|this_host_has_.*)$$|TestInstall/^(format|discard|at_rest|stopped|events_wait|state_cannot_be_written)$$
 VM ?= TestHardware|TestTurnover|TestInstall|TestUnits
 NIGHT = TestMachine|TestStartCost|$(VM)|TestDisks|TestDriver|TestKubelet|TestNodes|TestReset|TestClasses|TestPaths|TestBundles
 vm: build

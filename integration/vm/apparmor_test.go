@@ -6,14 +6,10 @@ package vm_test
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
-
-// profiled has the kernel parameters for AppArmor as the security module, which is the default of Debian's kernel.
-const profiled = "apparmor=1 security=apparmor " + everyDenial
 
 // profiles are the names of the profiles in the package, each in a file with that name.
 var profiles = []string{"metalplugd", "metalplug-reset", "metalplug-unit"}
@@ -62,30 +58,8 @@ func (in *installation) confinedBy(t *testing.T, mode string) {
 			t.Errorf("profile %s is not loaded in mode %s", p, mode)
 		}
 	}
-	if got, want := in.m.Run("cat", "/proc/"+in.pid()+"/attr/apparmor/current"), "metalplugd ("+mode+")"; got != want {
+	if got, want := in.context("metalplugd"), "metalplugd ("+mode+")"; got != want {
 		t.Errorf("metalplugd runs as %q, want %q", got, want)
-	}
-}
-
-// verdict matches a log line of AppArmor about an access that a profile does not allow (audit_pre in
-// security/apparmor/audit.c).
-var verdict = regexp.MustCompile(`apparmor="(ALLOWED|DENIED)" .*metalplug`)
-
-// withinProfiles checks that no program of metalplug has made an access since the boot that its profile does not allow.
-func withinProfiles(in *installation, t *testing.T) {
-	var said []string
-	for line := range in.kernelLog() {
-		switch {
-		case verdict.MatchString(line):
-			_, what, _ := strings.Cut(line, "apparmor=")
-			said = append(said, regexp.MustCompile(` pid=\d+`).ReplaceAllString(what, ""))
-		case lostLine.MatchString(line):
-			t.Errorf("not all that was denied is known: %s", line)
-		}
-	}
-	slices.Sort(said)
-	for _, s := range slices.Compact(said) {
-		t.Error(s)
 	}
 }
 

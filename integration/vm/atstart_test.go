@@ -14,35 +14,35 @@ import (
 
 // erasedAtStart leaves a pod's data on the drive until the next pod starts, while the drive is still offered. At that
 // start the data is erased, unless it has changed.
-func erasedAtStart(s *story, t *testing.T) {
+func erasedAtStart(in *installation, t *testing.T) {
 	// 25 s is the maximum for the start of a container, because the kubelet does not wait longer.
-	s.reload(t, strings.NewReplacer(`"both"`, `"start"`, `"2m"`, `"25s"`).Replace(turnoverConfig))
-	node := s.left(t, one("leaves-data"))
+	in.reload(t, strings.NewReplacer(`"both"`, `"start"`, `"2m"`, `"25s"`).Replace(turnoverConfig))
+	node := in.left(t, one("leaves-data"))
 	both := vm.Pod{UID: "takes-both", Limits: map[string]int64{nvme: int64(len(drives))}}
-	s.run(both)
-	if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
+	in.run(both)
+	if r := in.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
 		t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
 	}
-	s.endPod(t, both)
-	s.await(t, nvme, int64(len(drives)))
+	in.endPod(t, both)
+	in.await(t, nvme, int64(len(drives)))
 
-	node = s.left(t, one("leaves-more"))
+	node = in.left(t, one("leaves-more"))
 	both.UID = "takes-both-again"
-	s.kubelet.AdmitPod(both)
-	s.m.Run("mkfs.ext4", "-qF", "-L", "somebodys", node)
-	sum := s.m.Run("sha256sum", node)
+	in.kubelet.AdmitPod(both)
+	in.m.Run("mkfs.ext4", "-qF", "-L", "somebodys", node)
+	sum := in.m.Run("sha256sum", node)
 	// Either an inspection or the helper notices the file system first.
-	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "written by others") && !strings.Contains(err.Error(), device.ErrUnproven.Error()) {
+	if _, _, err := in.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "written by others") && !strings.Contains(err.Error(), device.ErrUnproven.Error()) {
 		t.Errorf("start with data of the host: %v", err)
 	}
-	s.endPod(t, both)
-	s.await(t, nvme, int64(len(drives)-1))
-	if after := s.m.Run("sha256sum", node); after != sum {
+	in.endPod(t, both)
+	in.await(t, nvme, int64(len(drives)-1))
+	if after := in.m.Run("sha256sum", node); after != sum {
 		t.Error("the drive with a host's data was written to")
 	}
-	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
-	s.await(t, nvme, int64(len(drives)))
-	s.reload(t, turnoverConfig)
+	in.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
+	in.await(t, nvme, int64(len(drives)))
+	in.reload(t, turnoverConfig)
 }
 
 // left starts a pod that writes a file system and more data, and ends the pod. It returns the device node when metalplugd

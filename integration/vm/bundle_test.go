@@ -61,7 +61,10 @@ var together = map[string]string{"FAST1": "LARGE2", "FAST2": "LARGE1"}
 // TestBundles tests bundles of two drives below one PCIe switch.
 func TestBundles(t *testing.T) {
 	s := begin(t, bundleConfig, vm.Options{Switches: 2, Slots: 1, Unhurried: true})
-	for _, one := range []act{
+	for _, one := range []struct {
+		name string
+		run  func(*story, *testing.T)
+	}{
 		{"drives below a switch are a bundle", madeOfNeighbours},
 		{"a container starts with both drives, and both are erased after it", pairErased},
 		{"a drive that goes takes its bundle along until it is back", pairBroken},
@@ -105,7 +108,7 @@ var pairPod = vm.Pod{UID: "trains", Limits: map[string]int64{pair: 1}}
 // waitOffered waits for this number of bundles. It waits long enough for two erasures, which take minutes in an emulated
 // machine.
 func (s *story) waitOffered(bundles int64) {
-	s.m.Eventually("the bundles to be offered", slowNode, func() bool { return s.allocatable(pair) == bundles })
+	s.m.Eventually("the bundles to be offered", patience, func() bool { return s.allocatable(pair) == bundles })
 }
 
 func pairErased(s *story, t *testing.T) {

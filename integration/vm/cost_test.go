@@ -20,7 +20,8 @@ const costDisks = 8
 // systemd needs to start them. It fails only if an answer is wrong.
 func TestStartCost(t *testing.T) {
 	program := vm.Build(t, "integration/vm/cost", true)
-	in := bootInstallable(t)
+	in := bootInstallable(t, selinux, vm.Options{Drives: installedDrives()})
+	in.startKubelet()
 	if !in.m.Step(t, "install", func(t *testing.T) { install(in, t) }) {
 		return
 	}

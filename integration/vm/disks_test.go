@@ -26,7 +26,8 @@ const mib = 1 << 20
 // TestDisks changes disks from outside the machine. It writes, swaps and compares the images, because the machine's own view
 // does not prove the content of a disk.
 func TestDisks(t *testing.T) {
-	playTurnover(t, []act{
+	playTurnover(t, []step{
+		{"files without labels", createUnlabelled},
 		{"one block of data keeps a disk", oneBlock},
 		{"an operator adopts a disk", testAdopted},
 		{"a disk that was read once is not read again", readOnce},
@@ -118,10 +119,10 @@ func (s *story) plug(t *testing.T, d vm.Drive) string {
 
 // oneBlock checks that the first full read finds 4 KiB of data between the samples. The disk must be neither offered nor
 // changed.
-func oneBlock(s *story, t *testing.T) {
+func oneBlock(in *installation, t *testing.T) {
 	const size = 96
-	count := s.allocatable(nvme)
-	from := s.kubelet.Mark()
+	count := in.allocatable(nvme)
+	from := in.kubelet.Mark()
 	seed := rand.Uint64()
 	at := int64(17*mib) + rand.Int64N((size-34)*mib/4096)*4096
 	t.Logf("4 KiB at byte %d, seed %d", at, seed)
@@ -136,35 +137,35 @@ func oneBlock(s *story, t *testing.T) {
 		{"PATTERN", 40 * mib, bytes.Repeat([]byte("A"), mib), "unknown data at byte 4"}, // the probe may find any block of the data
 	} {
 		d := vm.Drive{Serial: c.serial, SizeMiB: size}
-		image := s.mediumOf(t, d)
+		image := in.mediumOf(t, d)
 		image.write(c.at, c.data)
 		before := image.sum()
-		name := s.plug(t, d)
-		s.because(t, name, c.says)
-		s.onlyAllocatable(t, from, nvme, count)
+		name := in.plug(t, d)
+		in.because(t, name, c.says)
+		in.onlyAllocatable(t, from, nvme, count)
 		if image.sum() != before {
 			t.Errorf("%s was written to", c.serial)
 		}
 		if c.serial != "ONEBLOCK" { // the next step adopts this disk
-			s.m.Unplug(d)
+			in.m.Unplug(d)
 		}
 	}
 }
 
 // testAdopted checks that a disk with data is erased and offered only after the operator's command.
-func testAdopted(s *story, t *testing.T) {
+func testAdopted(in *installation, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
-	count := s.allocatable(nvme)
-	id := s.shown(t, path.Base(s.m.Namespaces()[d.Serial])).ID
-	if r := s.m.Try("metalplugctl", "adopt", "nvme-nothing", "--yes"); r.Code == 0 {
+	count := in.allocatable(nvme)
+	id := in.shown(t, path.Base(in.m.Namespaces()[d.Serial])).ID
+	if r := in.m.Try("metalplugctl", "adopt", "nvme-nothing", "--yes"); r.Code == 0 {
 		t.Error("a disk that is not there was adopted")
 	}
-	from := s.kubelet.Mark()
-	s.m.Run("metalplugctl", "adopt", id, "--yes")
-	if _, err := s.kubelet.AwaitAllocatable(from, nvme, count+1, patience); err != nil {
+	from := in.kubelet.Mark()
+	in.m.Run("metalplugctl", "adopt", id, "--yes")
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, count+1, patience); err != nil {
 		t.Fatal(err)
 	}
-	s.unplugErased(t, d, count)
+	in.unplugErased(t, d, count)
 }
 
 // unplugErased unplugs a drive. It checks that the given number of drives is left, and that the image of the drive has no
@@ -180,28 +181,28 @@ func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 
 // readOnce checks that the evidence of a disk remains valid in another slot and after a restart. A single byte that another
 // host has written must end the evidence.
-func readOnce(s *story, t *testing.T) {
+func readOnce(in *installation, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
-	count := s.allocatable(nvme)
-	s.m.Run("systemctl", "restart", "metalplugd")
-	s.await(t, nvme, count)
-	_, cursor := s.journal("")
-	began := s.now(t)
-	s.plug(t, d)
-	s.await(t, nvme, count+1)
-	s.note("a disk with evidence", "plug to capacity", s.now(t).Sub(began))
-	if log, _ := s.journal(cursor); strings.Contains(log, "device erased") || strings.Contains(log, "disk proven") {
+	count := in.allocatable(nvme)
+	in.m.Run("systemctl", "restart", "metalplugd")
+	in.await(t, nvme, count)
+	_, cursor := in.journal("")
+	began := in.now(t)
+	in.plug(t, d)
+	in.await(t, nvme, count+1)
+	in.note("a disk with evidence", "plug to capacity", in.now(t).Sub(began))
+	if log, _ := in.journal(cursor); strings.Contains(log, "device erased") || strings.Contains(log, "disk proven") {
 		t.Errorf("the disk was erased or read again:\n%s", log)
 	}
-	s.m.Unplug(d)
-	s.await(t, nvme, count)
-	image := s.mediumOf(t, d)
+	in.m.Unplug(d)
+	in.await(t, nvme, count)
+	image := in.mediumOf(t, d)
 	image.write(20*mib, noise(7, 60*mib))
 	before := image.sum()
-	from := s.kubelet.Mark()
-	s.because(t, s.plug(t, d), "data at byte")
-	s.onlyAllocatable(t, from, nvme, count)
-	s.m.Unplug(d)
+	from := in.kubelet.Mark()
+	in.because(t, in.plug(t, d), "data at byte")
+	in.onlyAllocatable(t, from, nvme, count)
+	in.m.Unplug(d)
 	if image.sum() != before {
 		t.Error("the disk was written to")
 	}
@@ -220,22 +221,22 @@ func (s *story) endsAll(t *testing.T, pod vm.Pod, count int64) {
 
 // otherData unplugs a disk with a pod's data before its erasure, and plugs it in with data of another host between all
 // samples. This node must not erase it.
-func otherData(s *story, t *testing.T) {
+func otherData(in *installation, t *testing.T) {
 	d := vm.Drive{Serial: "ELSEWHERE", SizeMiB: 96}
-	count := s.allocatable(nvme)
-	s.plug(t, d)
-	s.await(t, nvme, count+1)
+	count := in.allocatable(nvme)
+	in.plug(t, d)
+	in.await(t, nvme, count+1)
 	pod := vm.Pod{UID: "loses-its-disk", Limits: map[string]int64{nvme: count + 1}}
-	s.run(pod)
-	s.m.Unplug(d)
-	s.endsAll(t, pod, count)
-	image := s.mediumOf(t, d)
+	in.run(pod)
+	in.m.Unplug(d)
+	in.endsAll(t, pod, count)
+	image := in.mediumOf(t, d)
 	image.write(70*mib+4096, noise(9, 4096))
 	before := image.sum()
-	from := s.kubelet.Mark()
-	s.because(t, s.plug(t, d), "data at byte")
-	s.onlyAllocatable(t, from, nvme, count)
-	s.m.Unplug(d)
+	from := in.kubelet.Mark()
+	in.because(t, in.plug(t, d), "data at byte")
+	in.onlyAllocatable(t, from, nvme, count)
+	in.m.Unplug(d)
 	if image.sum() != before {
 		t.Error("the disk was written to")
 	}
@@ -248,35 +249,35 @@ done; exit 1`
 
 // twin replaces a disk with another disk with the same serial number while a helper hangs in an erasure. The other disk must
 // keep its file system.
-func twin(s *story, t *testing.T) {
+func twin(in *installation, t *testing.T) {
 	const serial = "TWIN"
 	first, second := vm.Drive{Serial: serial}, vm.Drive{Serial: serial, Medium: "TWIN-OTHER"}
-	other := s.mediumOf(t, second)
+	other := in.mediumOf(t, second)
 	if out, err := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", other.file).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	before := other.sum()
 
-	count := s.allocatable(nvme)
-	node := "/dev/" + s.plug(t, first)
-	s.await(t, nvme, count+1)
+	count := in.allocatable(nvme)
+	node := "/dev/" + in.plug(t, first)
+	in.await(t, nvme, count+1)
 	pod := vm.Pod{UID: "has-a-twin", Limits: map[string]int64{nvme: count + 1}}
-	s.run(pod)
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=40 oflag=direct status=none")
-	s.m.StallWrites(first, true)
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // this part of the disk can be written
-	s.kubelet.RemovePod(pod)
-	s.m.Eventually("a helper that writes", patience, func() bool {
-		return s.m.Try("sh", "-c", zeroing).Code == 0
+	in.run(pod)
+	in.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=40 oflag=direct status=none")
+	in.m.StallWrites(first, true)
+	in.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // this part of the disk can be written
+	in.kubelet.RemovePod(pod)
+	in.m.Eventually("a helper that writes", patience, func() bool {
+		return in.m.Try("sh", "-c", zeroing).Code == 0
 	})
-	s.m.Sh("pkill -STOP -x metalplug-reset || true")
-	s.m.StallWrites(first, false)
-	s.m.Unplug(first)
-	name := s.plug(t, second)
-	s.m.Sh("pkill -CONT -x metalplug-reset || true")
-	s.because(t, name, "ext4")
-	s.await(t, nvme, count)
-	s.m.Unplug(second)
+	in.m.Sh("pkill -STOP -x metalplug-reset || true")
+	in.m.StallWrites(first, false)
+	in.m.Unplug(first)
+	name := in.plug(t, second)
+	in.m.Sh("pkill -CONT -x metalplug-reset || true")
+	in.because(t, name, "ext4")
+	in.await(t, nvme, count)
+	in.m.Unplug(second)
 	if other.sum() != before {
 		t.Error("the other disk was written to")
 	}
@@ -284,54 +285,54 @@ func twin(s *story, t *testing.T) {
 
 // keepsDiscarded uses a drive that acknowledges Deallocate and keeps the data. metalplug must detect this. The next pod must
 // not get the drive until the method zero has erased it.
-func keepsDiscarded(s *story, t *testing.T) {
-	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
+func keepsDiscarded(in *installation, t *testing.T) {
+	in.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
 	d := vm.Drive{Serial: "KEEPS", SizeMiB: 96, KeepsDiscarded: true}
-	count := s.allocatable(nvme)
-	name := s.plug(t, d)
-	s.await(t, nvme, count+1)
+	count := in.allocatable(nvme)
+	name := in.plug(t, d)
+	in.await(t, nvme, count+1)
 	pod := vm.Pod{UID: "writes-to-a-liar", Limits: map[string]int64{nvme: count + 1}}
-	s.run(pod)
-	s.m.Sh("dd if=/dev/urandom of=/dev/" + name + " bs=1M seek=64 count=1 oflag=direct status=none")
-	s.kubelet.RemovePod(pod)
-	found := s.because(t, name, "keeps")
-	s.await(t, nvme, count)
-	s.reload(t, turnoverConfig)
-	s.m.Run("metalplugctl", "reset", found.ID, "--scrub", "zero", "--yes")
-	s.await(t, nvme, count+1)
-	s.unplugErased(t, d, count)
+	in.run(pod)
+	in.m.Sh("dd if=/dev/urandom of=/dev/" + name + " bs=1M seek=64 count=1 oflag=direct status=none")
+	in.kubelet.RemovePod(pod)
+	found := in.because(t, name, "keeps")
+	in.await(t, nvme, count)
+	in.reload(t, turnoverConfig)
+	in.m.Run("metalplugctl", "reset", found.ID, "--scrub", "zero", "--yes")
+	in.await(t, nvme, count+1)
+	in.unplugErased(t, d, count)
 }
 
 // otherNumber plugs in a drive again while its old node is open. The kernel then gives different numbers to the disk and the
 // generic node. The drive must still work.
-func otherNumber(s *story, t *testing.T) {
+func otherNumber(in *installation, t *testing.T) {
 	d := vm.Drive{Serial: "NUMBER"}
-	count := s.allocatable(nvme)
-	old := s.plug(t, d)
-	s.await(t, nvme, count+1)
-	p := s.m.Start("sh", "-c", "exec 3</dev/"+old+"; echo open; exec sleep infinity")
+	count := in.allocatable(nvme)
+	old := in.plug(t, d)
+	in.await(t, nvme, count+1)
+	p := in.m.Start("sh", "-c", "exec 3</dev/"+old+"; echo open; exec sleep infinity")
 	defer p.Stop()
 	if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
 		t.Fatal(err)
 	}
-	s.m.Unplug(d)
-	s.await(t, nvme, count)
-	name := s.plug(t, d)
+	in.m.Unplug(d)
+	in.await(t, nvme, count)
+	name := in.plug(t, d)
 	t.Logf("%s is %s now", old, name)
-	s.await(t, nvme, count+1)
+	in.await(t, nvme, count+1)
 	pod := vm.Pod{UID: "gets-the-number", Limits: map[string]int64{nvme: count + 1}}
-	s.run(pod)
-	s.endsAll(t, pod, count+1)
+	in.run(pod)
+	in.endsAll(t, pod, count+1)
 	p.Stop()
-	s.m.Unplug(d)
-	s.await(t, nvme, count)
+	in.m.Unplug(d)
+	in.await(t, nvme, count)
 }
 
 // exportDisk makes a storage target open a disk under different names. metalplug must recognise the disk under each name.
-func exportDisk(s *story, t *testing.T) {
-	n := s.m.Namespaces()[drives[0].Serial]
-	before := s.allocatable(nvme)
-	s.m.Sh(`modprobe nvmet; mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+func exportDisk(in *installation, t *testing.T) {
+	n := in.m.Namespaces()[drives[0].Serial]
+	before := in.allocatable(nvme)
+	in.m.Sh(`modprobe nvmet; mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
 		mkdir -p /srv /sys/kernel/config/nvmet/subsystems/t1/namespaces/1`)
 	const namespace = "/sys/kernel/config/nvmet/subsystems/t1/namespaces/1"
 	for _, c := range []struct{ name, make, export string }{
@@ -339,23 +340,23 @@ func exportDisk(s *story, t *testing.T) {
 		{"by a node of another name", "cp -a " + n + " /dev/export0", "/dev/export0"},
 		{"by a path with a second slash", "true", "/" + n},
 	} {
-		s.m.Sh(c.make + "; echo " + c.export + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable")
-		s.trigger(block(n))
-		s.because(t, path.Base(n), "exported")
-		s.await(t, nvme, before-1)
-		s.m.Sh("echo 0 > " + namespace + "/enable")
-		s.trigger(block(n))
-		s.await(t, nvme, before)
+		in.m.Sh(c.make + "; echo " + c.export + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable")
+		in.trigger(block(n))
+		in.because(t, path.Base(n), "exported")
+		in.await(t, nvme, before-1)
+		in.m.Sh("echo 0 > " + namespace + "/enable")
+		in.trigger(block(n))
+		in.await(t, nvme, before)
 	}
-	s.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; " +
+	in.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; " +
 		"for i in $(seq 100); do umount /sys/kernel/config && break; sleep 0.1; done; ! mountpoint -q /sys/kernel/config") // a helper may be reading configfs
-	s.trigger(block(n))
-	s.because(t, path.Base(n), "configfs")
-	s.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +
+	in.trigger(block(n))
+	in.because(t, path.Base(n), "configfs")
+	in.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +
 		" /sys/kernel/config/nvmet/subsystems/t1; modprobe -r nvmet; rm -f /srv/disk /dev/export0")
-	s.trigger(block(n))
+	in.trigger(block(n))
 	for _, d := range drives {
-		s.trigger(block(s.m.Namespaces()[d.Serial]))
+		in.trigger(block(in.m.Namespaces()[d.Serial]))
 	}
-	s.await(t, nvme, before)
+	in.await(t, nvme, before)
 }

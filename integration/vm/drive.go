@@ -175,7 +175,7 @@ func (m *Machine) Unplug(drives ...Drive) {
 	}
 	for _, d := range drives {
 		device := fmt.Appendf(nil, `"device": "nvme-%s"`, d.Serial)
-		_, err := m.qmp.await(from, time.Minute, func(e Event) bool {
+		_, err := m.qmp.await(from, m.slower*time.Minute, func(e Event) bool {
 			return e.Name == "DEVICE_DELETED" && bytes.Contains(e.Data, device)
 		})
 		if err == nil && d.Namespaces == 0 {

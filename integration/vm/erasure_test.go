@@ -15,6 +15,14 @@ import (
 // installedMiB is the size of a drive. It is small, because each drive is written, erased and compared several times.
 const installedMiB = 16
 
+// installedDrives returns [drives] with this size.
+func installedDrives() (small []vm.Drive) {
+	for _, d := range drives {
+		small = append(small, vm.Drive{Serial: d.Serial, SizeMiB: installedMiB})
+	}
+	return small
+}
+
 // startTries is how often the test tries to start a container, as in vm.TryPod. In an emulated machine a start may take
 // longer than the kubelet waits.
 const startTries = 4

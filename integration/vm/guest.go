@@ -142,7 +142,7 @@ func (m *Machine) Try(argv ...string) Result {
 
 func (m *Machine) try(timeout time.Duration, argv ...string) Result {
 	m.t.Helper()
-	r, err := m.guest.run(nil, timeout, argv...)
+	r, err := m.guest.run(nil, m.slower*timeout, argv...)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -214,10 +214,10 @@ func (m *Machine) Pull(path string) string {
 // should use Stream.Await instead.
 func (m *Machine) Eventually(what string, timeout time.Duration, condition func() bool) {
 	m.t.Helper()
-	deadline := time.Now().Add(timeout)
+	deadline := time.Now().Add(m.slower * timeout)
 	for !condition() {
 		if time.Now().After(deadline) {
-			m.t.Fatalf("wait for %s: not in %v", what, timeout)
+			m.t.Fatalf("wait for %s: not in %v", what, m.slower*timeout)
 		}
 		time.Sleep(100 * time.Millisecond) // each check starts a process in the machine
 	}

@@ -34,7 +34,8 @@ var exposures = map[string]float64{
 // installation is a machine with the unmodified packages and their units.
 type installation struct {
 	*story
-	debs vm.Debs
+	policy policy
+	debs   vm.Debs
 	// files are the files of the machine before the installation.
 	files []string
 }
@@ -53,25 +54,12 @@ func (in *installation) tell(t *testing.T, steps []step) {
 	}
 }
 
-// bootInstallable boots a machine with a kubelet and SELinux, on which the packages are not installed yet.
-func bootInstallable(t *testing.T) *installation {
-	in := &installation{debs: vm.Packages(t)}
-	o := vm.Options{Kernel: enforcing, Unhurried: true, BootTimeout: 10 * time.Minute}
-	for _, d := range drives {
-		o.Drives = append(o.Drives, vm.Drive{Serial: d.Serial, SizeMiB: installedMiB})
-	}
+// bootInstallable boots a machine that enforces a policy. The packages are not installed yet.
+func bootInstallable(t *testing.T, p policy, o vm.Options) *installation {
+	in := &installation{policy: p, debs: vm.Packages(t)}
+	o.Kernel, o.Packages, o.Unhurried, o.BootTimeout = p.kernel, p.packages, true, 15*time.Minute
 	in.story = &story{m: vm.Boot(t, o)}
-	in.files = in.list()
-	in.kubelet = in.m.StartKubelet()
-	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a real kubelet labels this directory itself
-	return in
-}
-
-// TestInstall tests the life of the package on a node, with its units and with SELinux enforcing. [TestKubelet] runs
-// without SELinux.
-func TestInstall(t *testing.T) {
-	in := bootInstallable(t)
-	// With its usual name, Debian's policy runs the program in a domain that cannot read the journal.
+	// With its usual name, Debian's SELinux policy runs the program in a domain that cannot read the journal.
 	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -79,6 +67,29 @@ func TestInstall(t *testing.T) {
 		}
 		t.Logf("in an emulated machine:\n%s", in)
 	})
+	return in
+}
+
+// startKubelet starts the simulated kubelet.
+func (in *installation) startKubelet() {
+	in.kubelet = in.m.StartKubelet()
+	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a real kubelet labels this directory itself
+}
+
+// packages returns the packages that an administrator installs on this machine.
+func (in *installation) packages() []string {
+	if in.policy.name == selinux.name {
+		return []string{in.debs.Metalplug, in.debs.SELinux}
+	}
+	return []string{in.debs.Metalplug}
+}
+
+// TestInstall tests the life of the package on a node, with its units and with SELinux enforcing. [TestKubelet] runs
+// without SELinux.
+func TestInstall(t *testing.T) {
+	in := bootInstallable(t, selinux, vm.Options{Drives: installedDrives()})
+	in.files = in.list()
+	in.startKubelet()
 	in.tell(t, []step{
 		{"install", install},
 		{"an unlabelled file system on a loop device", createUnlabelled},
@@ -88,8 +99,8 @@ func TestInstall(t *testing.T) {
 		{"zero", erasedBy("zero")},
 		{"format", erasedBy("format")},
 		{"discard", erasedBy("discard")},
-		{"helpers", helpersRights},
-		{"busy", busyRefused},
+		{"contexts", testContexts},
+		{"busy", heldByHost},
 		{"ask", testCommands},
 		{"metrics", testScrape},
 		{"at rest", atRestCosts},
@@ -117,7 +128,7 @@ func install(in *installation, t *testing.T) {
 	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
 		t.Fatalf("SELinux is %s", mode)
 	}
-	in.apt(in.debs.Metalplug, in.debs.SELinux)
+	in.apt(in.packages()...)
 	in.m.Run("udevadm", "settle")
 	in.m.Run("udevadm", "verify", "/usr/lib/udev/rules.d/60-metalplug.rules", "/usr/lib/udev/rules.d/70-metalplug.rules")
 	in.active(t)
@@ -248,27 +259,6 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	}
 	slices.Sort(seen)
 	return slices.Compact(seen)
-}
-
-// helpersRights checks that each helper is a separate process for one request. It must have exactly the capabilities of its
-// unit, and run in its own domain.
-func helpersRights(in *installation, t *testing.T) {
-	seen := in.seenHelpers(t)
-	t.Logf("helpers: %q", seen)
-	for name, want := range map[string]string{
-		"metalplug-reset": "0000000000200000 system_u:system_r:metalplug_reset_t:s0", // CAP_SYS_ADMIN
-		// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE
-		"metalplug-holders": "0000010000080004 system_u:system_r:metalplug_holders_t:s0",
-	} {
-		if !slices.Contains(seen, name+" "+want) {
-			t.Errorf("no %s was seen with %s: %q", name, want, seen)
-		}
-	}
-}
-
-// busyRefused checks that the error of a pod without a drive names the process that has the drive open.
-func busyRefused(in *installation, t *testing.T) {
-	heldByHost(in.story, t)
 }
 
 // testCommands checks the output of the commands that an administrator uses.

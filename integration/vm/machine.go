@@ -37,7 +37,8 @@ type Options struct {
 	Kernel string
 	// Unhurried gives the machine a clock that advances by a nanosecond for each executed instruction. It follows this
 	// host's clock only while the machine is idle (QEMU's -icount). Ten minutes on this host may be two minutes in the
-	// machine. So a deadline allows as much work as on real hardware, even while this host is busy.
+	// machine. So a deadline allows as much work as on real hardware, even while this host is busy. The test waits
+	// five times as long for the machine.
 	Unhurried bool
 	// BootTimeout is the maximum time until all units are started.
 	BootTimeout time.Duration // default 5 min
@@ -58,6 +59,7 @@ type Machine struct {
 	hot     []Drive           // plugged in since the boot
 	kubelet *Kubelet          // the last one that was started
 	boot    time.Duration     // maximum duration of a boot
+	slower  time.Duration     // how many times slower the machine's clock may be than this host's clock
 	shell   net.Listener      // nil until QEMU runs (see listen)
 }
 
@@ -70,7 +72,10 @@ func Boot(t *testing.T, o Options) *Machine {
 	t.Cleanup(func() { told.note(t) })
 	img, err := image(o.Packages)
 	Need(t, "vm", err)
-	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string), boot: o.BootTimeout}
+	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string), boot: o.BootTimeout, slower: 1}
+	if o.Unhurried {
+		m.slower = 5
+	}
 	// not t.TempDir, which contains the name of the test, because the path of a socket must be short
 	if m.dir, err = os.MkdirTemp(memory(), "vm"); err != nil {
 		t.Fatal(err)

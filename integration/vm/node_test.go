@@ -5,16 +5,11 @@
 package vm_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/metalplug/metalplug/integration/vm"
 )
-
-// slowNode is the maximum time for an operation of the kubelet or the container runtime in an emulated machine.
-const slowNode = 15 * time.Minute
 
 // writer prints its drive and the drive's content, and writes to it.
 const writer = `d=$(ls /dev/nvme*n*) || exit 1
@@ -26,17 +21,10 @@ exec sleep 1000000`
 // API server. AppArmor confines metalplug. Its profiles are in complain mode until the reboot, and in enforce mode after the
 // reboot.
 func TestKubelet(t *testing.T) {
-	debs := vm.Packages(t)
-	in := &installation{
-		story: &story{m: vm.Boot(t, vm.Options{
-			Drives: drives, Packages: append(slices.Clone(vm.NodePackages), "apparmor"), Kernel: profiled,
-			MemoryMiB: 2560, Unhurried: true, BootTimeout: slowNode,
-		})},
-		debs: debs,
-	}
+	in := bootInstallable(t, appArmor, vm.Options{Drives: drives, MemoryMiB: 2560})
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("journal:\n%s", in.m.Try("journalctl", "--no-pager", "--lines", "400", "--unit", "metalplug*", "--unit", "kubelet", "--unit", "containerd").Stdout)
+			t.Logf("journal:\n%s", in.m.Try("journalctl", "--no-pager", "--lines", "400", "--unit", "kubelet", "--unit", "containerd").Stdout)
 		}
 	})
 	in.m.InstallNode()
@@ -47,12 +35,13 @@ func TestKubelet(t *testing.T) {
 		{"to the pod's output", firstOutput},
 		{"the kubelet restarts", kubeletRestarts},
 		{"the container crashes", containerCrashes},
-		{"nothing beyond the profiles", withinProfiles}, // a boot discards the kernel's log
+		{"nothing beyond the profiles", noDenials}, // a boot discards the kernel's log
 		{"the node reboots", nodeReboots},
 		{"the profiles enforce", profilesEnforce},
 		{"the pod goes", podGoes},
 		{"a drive is unplugged under a pod", unpluggedUnderPod},
-		{"nothing denied", withinProfiles},
+		{"nothing denied", noDenials},
+		{"a denial is seen", canary},
 		{"a taken-over daemon", takenOver},
 	})
 }
@@ -62,7 +51,7 @@ func noKubeletYet(in *installation, t *testing.T) {
 	if in.m.Try("test", "-e", "/var/lib/kubelet").Code == 0 {
 		t.Fatal("there is a kubelet's directory already")
 	}
-	in.apt(in.debs.Metalplug)
+	in.apt(in.packages()...)
 	in.configure("zero")
 	in.active(t)
 	if status := in.show("StatusText"); !strings.Contains(status, "kubelet connected to 0 of ") {
@@ -109,7 +98,7 @@ func firstOutput(in *installation, t *testing.T) {
 	in.waitRegistered(1)
 	// Wait for the drives, because the kubelet permanently rejects a static pod that comes before its devices. A disk is
 	// read in full before it is offered.
-	in.m.Eventually("the drives to be offered", slowNode, func() bool {
+	in.m.Eventually("the drives to be offered", patience, func() bool {
 		return strings.Count(in.devices(), "Healthy") == len(drives)
 	})
 	in.m.StaticPod("writer", nvme, 1, writer)
@@ -125,7 +114,7 @@ func (in *installation) devices() string { return in.m.Try("metalplugctl", "list
 
 // waitRegistered waits until the drives have been registered with the kubelet this number of times.
 func (in *installation) waitRegistered(times int) {
-	in.m.Eventually("the drives to be registered", slowNode, func() bool {
+	in.m.Eventually("the drives to be registered", patience, func() bool {
 		log, _ := in.journal("")
 		return strings.Count(log, "endpoint registered resource="+nvme) == times
 	})
@@ -136,7 +125,7 @@ func (in *installation) waitRegistered(times int) {
 func (in *installation) waitPrinted(t *testing.T, pod string, restarts int, found string) {
 	t.Helper()
 	var log string
-	in.m.Eventually("the pod's output", slowNode, func() bool {
+	in.m.Eventually("the pod's output", patience, func() bool {
 		log = in.m.PodLog(pod, restarts)
 		return strings.HasSuffix(log, "written\n")
 	})
@@ -156,7 +145,7 @@ func kubeletRestarts(in *installation, t *testing.T) {
 	before := in.process()
 	in.m.Run("systemctl", "restart", "kubelet")
 	in.waitRegistered(2)
-	in.m.Eventually("the pod to have its drive", slowNode, func() bool {
+	in.m.Eventually("the pod to have its drive", patience, func() bool {
 		return strings.Contains(in.devices(), "default/writer-metalplug")
 	})
 	if after := in.process(); after != before {
@@ -201,7 +190,7 @@ func podGoes(in *installation, t *testing.T) {
 	d := in.heldDrive("writer")
 	_, cursor := in.journal("")
 	in.m.RemoveStaticPod("writer")
-	in.m.Eventually("the drive to be erased", slowNode, func() bool {
+	in.m.Eventually("the drive to be erased", patience, func() bool {
 		log, _ := in.journal(cursor)
 		return strings.Contains(log, "device erased device=nvme-1b36-"+d.Serial)
 	})
@@ -234,7 +223,7 @@ func unpluggedUnderPod(in *installation, t *testing.T) {
 	in.m.Run("kill", "-KILL", in.process())
 	in.waitPrinted(t, "second", 1, "[precious]")
 	in.m.RemoveStaticPod("second")
-	in.m.Eventually("the drive to be kept", slowNode, func() bool {
+	in.m.Eventually("the drive to be kept", patience, func() bool {
 		return strings.Contains(in.devices(), "unproven: ")
 	})
 	if got := in.m.Sh("head -c 8 " + in.m.Namespaces()[d.Serial]); got != "precious" {

@@ -19,7 +19,7 @@ func (m *Machine) Reboot() {
 	m.onReboot("reset")
 	defer m.onReboot("shutdown")
 	m.Run("systemctl", "reboot", "--no-block")
-	m.Eventually("reboot", m.boot, func() bool {
+	m.Eventually("reboot", m.boot/m.slower, func() bool {
 		id := m.bootID()
 		return id != "" && id != before
 	})

@@ -68,7 +68,7 @@ func (s *Stream) Stop() {
 	if err := s.m.guest.write(wire.Frame{ID: s.id, Op: wire.Kill}, nil); err != nil {
 		s.m.t.Fatalf("stop %s: %v", s.name, err)
 	}
-	deadline := time.After(commandTimeout)
+	deadline := time.After(s.m.slower * commandTimeout)
 	for {
 		s.mu.Lock()
 		grown, ended := s.grown, s.ended
@@ -108,7 +108,7 @@ func (s *Stream) Lines(from int) []Line {
 
 // Await returns the first matching line since a mark. It fails after the timeout, or if the command has ended.
 func (s *Stream) Await(from int, timeout time.Duration, match func(Line) bool) (Line, error) {
-	deadline := time.After(timeout)
+	deadline := time.After(s.m.slower * timeout)
 	for {
 		s.mu.Lock()
 		lines, grown, ended := s.lines[from:], s.grown, s.ended
@@ -125,7 +125,7 @@ func (s *Stream) Await(from int, timeout time.Duration, match func(Line) bool) (
 		select {
 		case <-grown:
 		case <-deadline:
-			return Line{}, fmt.Errorf("wait for %s: no such line in %v", s.name, timeout)
+			return Line{}, fmt.Errorf("wait for %s: no such line in %v", s.name, s.m.slower*timeout)
 		}
 	}
 }

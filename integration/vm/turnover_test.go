@@ -7,6 +7,7 @@ package vm_test
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,9 +18,6 @@ import (
 // turnoverConfig resets each drive before a container starts and writes zeroes
 // over it between two pods.
 const turnoverConfig = `
-[reset]
-socket = "direct"
-
 [[resource]]
 name = "metalplug.io/nvme"
 class = "nvme"
@@ -32,10 +30,9 @@ timeout = "2m"
 
 var drives = []vm.Drive{{Serial: "RESET1"}, {Serial: "RESET2"}}
 
-// TestTurnover tests the time between two pods, with drives of an emulated machine. The daemon starts the helpers
-// itself, as if an administrator had started it manually.
+// TestTurnover tests the time between two pods.
 func TestTurnover(t *testing.T) {
-	playTurnover(t, []act{
+	playTurnover(t, []step{
 		{"a container starts with a drive that was reset", resetAtStart},
 		{"what a pod leaves is erased by zero", erasedAtRelease},
 		{"what a pod leaves is erased by discard", releasedBy("discard", "discarded 67108864 bytes")},
@@ -50,26 +47,26 @@ func TestTurnover(t *testing.T) {
 	})
 }
 
-// act is a part of a story.
-type act struct {
-	name string
-	run  func(*story, *testing.T)
-}
-
-// playTurnover runs acts on a machine with drives and a manually started daemon.
-func playTurnover(t *testing.T, acts []act) {
-	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
-	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
-		return
-	}
-	for _, one := range acts {
-		s.m.Step(t, one.name, func(t *testing.T) { one.run(s, t) })
+// playTurnover runs steps on machines with drives and the installed package, once with each policy. It then checks that the
+// policy confined each program, and has not denied any access.
+func playTurnover(t *testing.T, steps []step) {
+	t.Parallel() // so that other tests start while this test waits for its machines
+	for _, p := range policies {
+		t.Run(p.name, func(t *testing.T) {
+			in := bootInstallable(t, p, vm.Options{Drives: drives})
+			in.startKubelet()
+			in.tell(t, slices.Concat([]step{{"start", startTurnover}}, steps, []step{
+				{"contexts", testContexts}, {"denials", noDenials}, {"a denial is seen", canary},
+			}))
+		})
 	}
 }
 
-func startTurnover(s *story, t *testing.T) {
-	s.m.StartDaemon()
-	s.await(t, nvme, int64(len(drives)))
+// startTurnover installs the package and gives it the configuration.
+func startTurnover(in *installation, t *testing.T) {
+	in.apt(in.packages()...)
+	in.reload(t, turnoverConfig)
+	in.await(t, nvme, int64(len(drives)))
 }
 
 // one returns a pod with one drive.
@@ -121,66 +118,66 @@ func (s *story) endAndErase(t *testing.T, pod vm.Pod) {
 	s.await(t, nvme, int64(len(drives)))
 }
 
-func resetAtStart(s *story, t *testing.T) {
-	_, cursor := s.journal("")
-	before := s.countResets()
+func resetAtStart(in *installation, t *testing.T) {
+	_, cursor := in.journal("")
+	before := in.countResets()
 	pod := one("first")
-	began := s.now(t)
-	node := s.run(pod)[0]
-	s.note("reset before a start", "admit and run a pod", s.now(t).Sub(began))
-	log, _ := s.journal(cursor)
+	began := in.now(t)
+	node := in.run(pod)[0]
+	in.note("reset before a start", "admit and run a pod", in.now(t).Sub(began))
+	log, _ := in.journal(cursor)
 	if !strings.Contains(log, "device reset") {
 		t.Errorf("the reset of %s is not in the journal:\n%s", node, log)
 	}
 	if strings.Contains(log, "device erased") {
 		t.Errorf("%s was erased, which no pod has had:\n%s", node, log)
 	}
-	if n := s.countResets() - before; n != 1 {
+	if n := in.countResets() - before; n != 1 {
 		t.Errorf("%d controllers came up, not the one", n)
 	}
 	// The container crashes and starts again. The new container must find the data.
-	s.m.Sh("echo precious | dd of=" + node + " bs=4096 conv=sync,fsync status=none")
-	if _, _, err := s.kubelet.TryPod(pod); err != nil {
+	in.m.Sh("echo precious | dd of=" + node + " bs=4096 conv=sync,fsync status=none")
+	if _, _, err := in.kubelet.TryPod(pod); err != nil {
 		t.Error(err)
 	}
-	if got := s.m.Sh("head -c 8 " + node); got != "precious" {
+	if got := in.m.Sh("head -c 8 " + node); got != "precious" {
 		t.Errorf("after the container was started again its data is %q", got)
 	}
-	s.m.Run("blkdiscard", "--zeroout", node)
-	s.endAndErase(t, pod)
+	in.m.Run("blkdiscard", "--zeroout", node)
+	in.endAndErase(t, pod)
 }
 
-func erasedAtRelease(s *story, t *testing.T) {
+func erasedAtRelease(in *installation, t *testing.T) {
 	pod := one("writes")
-	node := s.run(pod)[0]
+	node := in.run(pod)[0]
 	// Without a lock, udevd may miss the write.
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
-	_, cursor := s.journal("")
-	from, began := s.kubelet.Mark(), s.now(t)
-	s.kubelet.RemovePod(pod)
-	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+	in.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
+	_, cursor := in.journal("")
+	from, began := in.kubelet.Mark(), in.now(t)
+	in.kubelet.RemovePod(pod)
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
 		t.Errorf("the drive was not withheld: %v", err)
 	}
-	s.await(t, nvme, int64(len(drives)))
-	s.note("erased after a release", "no uevent; pod removed", s.now(t).Sub(began))
-	if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
+	in.await(t, nvme, int64(len(drives)))
+	in.note("erased after a release", "no uevent; pod removed", in.now(t).Sub(began))
+	if r := in.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
 		t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
 	}
-	if log, _ := s.journal(cursor); !strings.Contains(log, "device erased") {
+	if log, _ := in.journal(cursor); !strings.Contains(log, "device erased") {
 		t.Errorf("the journal does not tell:\n%s", log)
 	}
 }
 
 // releasedBy changes the erase method while the daemon runs, and restores it. text is the expected text in the audit.
-func releasedBy(scrub, text string) func(*story, *testing.T) {
-	return func(s *story, t *testing.T) {
-		s.reload(t, strings.Replace(turnoverConfig, `"zero"`, strconv.Quote(scrub), 1))
-		_, cursor := s.journal("")
-		erasedAtRelease(s, t)
-		if log, _ := s.journal(cursor); !strings.Contains(log, text) {
+func releasedBy(scrub, text string) func(*installation, *testing.T) {
+	return func(in *installation, t *testing.T) {
+		in.reload(t, strings.Replace(turnoverConfig, `"zero"`, strconv.Quote(scrub), 1))
+		_, cursor := in.journal("")
+		erasedAtRelease(in, t)
+		if log, _ := in.journal(cursor); !strings.Contains(log, text) {
 			t.Errorf("the journal does not say %q:\n%s", text, log)
 		}
-		s.reload(t, turnoverConfig)
+		in.reload(t, turnoverConfig)
 	}
 }
 
@@ -211,119 +208,119 @@ func (s *story) removeCgroup(pod vm.Pod) {
 }
 
 // testLingering deletes a pod by force while its container continues to run.
-func testLingering(s *story, t *testing.T) {
+func testLingering(in *installation, t *testing.T) {
 	pod := one("11111111-2222-3333-4444-555555555555")
-	node := s.run(pod)[0]
-	process := s.inPod(pod, "exec 3<>"+node+"; echo open; exec sleep infinity")
+	node := in.run(pod)[0]
+	process := in.inPod(pod, "exec 3<>"+node+"; echo open; exec sleep infinity")
 	defer process.Stop()
 	if _, err := process.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.kubelet.TryPod(pod); err != nil {
+	if _, _, err := in.kubelet.TryPod(pod); err != nil {
 		t.Errorf("another container of the pod: %v", err)
 	}
-	from := s.kubelet.Mark()
-	s.kubelet.RemovePod(pod)
-	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+	from := in.kubelet.Mark()
+	in.kubelet.RemovePod(pod)
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
 		t.Errorf("the drive was not withheld: %v", err)
 	}
-	s.m.Eventually("a line in the journal about who has it open", patience, func() bool {
-		log, _ := s.journal("")
+	in.m.Eventually("a line in the journal about who has it open", patience, func() bool {
+		log, _ := in.journal("")
 		return strings.Contains(log, "pod "+pod.UID+" has the device open (")
 	})
 	process.Stop()
-	s.await(t, nvme, int64(len(drives)))
-	s.removeCgroup(pod)
+	in.await(t, nvme, int64(len(drives)))
+	in.removeCgroup(pod)
 }
 
 // heldByHost tests a drive that a process on the host has opened without O_EXCL. A container must not get the drive.
-func heldByHost(s *story, t *testing.T) {
+func heldByHost(in *installation, t *testing.T) {
 	pod := one("meets-the-host")
-	s.kubelet.AdmitPod(pod)
+	in.kubelet.AdmitPod(pod)
 	var held []*vm.Stream
 	for _, d := range drives {
-		p := s.m.Start("sh", "-c", "exec 3<"+s.m.Namespaces()[d.Serial]+"; echo open; exec sleep infinity")
+		p := in.m.Start("sh", "-c", "exec 3<"+in.m.Namespaces()[d.Serial]+"; echo open; exec sleep infinity")
 		defer p.Stop()
 		if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, p)
 	}
-	if _, _, err := s.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "a process of the host has the device open (\"sleep\", pid ") {
+	if _, _, err := in.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "a process of the host has the device open (\"sleep\", pid ") {
 		t.Errorf("start with a drive that the host has open: %v", err)
 	}
 	for _, p := range held {
 		p.Stop()
 	}
-	if _, _, err := s.kubelet.TryPod(pod); err != nil {
+	if _, _, err := in.kubelet.TryPod(pod); err != nil {
 		t.Errorf("after that: %v", err)
 	}
-	s.endAndErase(t, pod)
+	in.endAndErase(t, pod)
 }
 
-func mountedBetween(s *story, t *testing.T) {
+func mountedBetween(in *installation, t *testing.T) {
 	pod := one("meets-a-mount")
-	s.kubelet.AdmitPod(pod)
+	in.kubelet.AdmitPod(pod)
 	for i, d := range drives {
-		node := s.m.Namespaces()[d.Serial]
-		s.m.Eventually("a file system on "+d.Serial, patience, func() bool { // metalplug-reset may still read the drive
-			return s.m.Try("mkfs.ext4", "-qF", node).Code == 0
+		node := in.m.Namespaces()[d.Serial]
+		in.m.Eventually("a file system on "+d.Serial, patience, func() bool { // metalplug-reset may still read the drive
+			return in.m.Try("mkfs.ext4", "-qF", node).Code == 0
 		})
-		s.m.Sh(fmt.Sprintf("mkdir -p /mnt/%d; mount %s /mnt/%d; echo kept > /mnt/%d/file", i, node, i, i))
+		in.m.Sh(fmt.Sprintf("mkdir -p /mnt/%d; mount %s /mnt/%d; echo kept > /mnt/%d/file", i, node, i, i))
 	}
-	if _, _, err := s.kubelet.StartPod(pod); err == nil {
+	if _, _, err := in.kubelet.StartPod(pod); err == nil {
 		t.Error("a container was started with a drive that is mounted")
 	}
 	for i := range drives {
-		if got := s.m.Sh(fmt.Sprintf("cat /mnt/%d/file; umount /mnt/%d", i, i)); got != "kept" {
+		if got := in.m.Sh(fmt.Sprintf("cat /mnt/%d/file; umount /mnt/%d", i, i)); got != "kept" {
 			t.Errorf("of the file on the mounted drive %q is left", got)
 		}
 	}
-	s.kubelet.RemovePod(pod)
-	s.waitForgotten()
+	in.kubelet.RemovePod(pod)
+	in.waitForgotten()
 	for _, d := range drives {
-		node := s.m.Namespaces()[d.Serial]
-		s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
+		node := in.m.Namespaces()[d.Serial]
+		in.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
 	}
-	s.await(t, nvme, int64(len(drives)))
+	in.await(t, nvme, int64(len(drives)))
 }
 
 // foreignData creates a file system without an event, so udevd does not know it.
-func foreignData(s *story, t *testing.T) {
-	node := s.m.Namespaces()[drives[0].Serial]
-	s.m.StopDaemon()
-	s.m.Sh("systemctl stop systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udevd; mkfs.ext4 -qF " + node +
+func foreignData(in *installation, t *testing.T) {
+	node := in.m.Namespaces()[drives[0].Serial]
+	in.m.StopDaemon()
+	in.m.Sh("systemctl stop systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udevd; mkfs.ext4 -qF " + node +
 		"; systemctl start systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udevd; udevadm settle")
-	sum := s.m.Run("sha256sum", node)
-	if known := s.m.Try("udevadm", "info", "--query=property", "--property=ID_FS_TYPE", "--value", node).Stdout; strings.TrimSpace(known) != "" {
+	sum := in.m.Run("sha256sum", node)
+	if known := in.m.Try("udevadm", "info", "--query=property", "--property=ID_FS_TYPE", "--value", node).Stdout; strings.TrimSpace(known) != "" {
 		t.Logf("udevd knows %q: it looked again", known)
 	}
-	s.m.StartDaemon()
-	s.await(t, nvme, int64(len(drives)-1))
+	in.m.StartDaemon()
+	in.await(t, nvme, int64(len(drives)-1))
 	pod := one("not-that-one")
-	if got := s.serialOf(t, s.run(pod)[0]); got != drives[1].Serial {
+	if got := in.serialOf(t, in.run(pod)[0]); got != drives[1].Serial {
 		t.Errorf("a pod gets %s", got)
 	}
-	if after := s.m.Run("sha256sum", node); after != sum {
+	if after := in.m.Run("sha256sum", node); after != sum {
 		t.Error("the drive with data was written to")
 	}
-	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
-	s.endAndErase(t, pod)
+	in.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
+	in.endAndErase(t, pod)
 }
 
 // smart changes a drive's health, for which the kernel sends no event. The next inspection notices it.
-func smart(s *story, t *testing.T) {
+func smart(in *installation, t *testing.T) {
 	d := drives[0]
-	s.m.Warn(d, 1<<2) // reliability degraded
-	from := s.kubelet.Mark()
-	s.m.Sh("udevadm trigger --action change /sys/class/block/" + path.Base(s.m.Namespaces()[d.Serial]))
-	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+	in.m.Warn(d, 1<<2) // reliability degraded
+	from := in.kubelet.Mark()
+	in.m.Sh("udevadm trigger --action change /sys/class/block/" + path.Base(in.m.Namespaces()[d.Serial]))
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
 		t.Error(err)
 	}
-	if log, _ := s.journal(""); !strings.Contains(log, "SMART: the reliability is degraded") {
+	if log, _ := in.journal(""); !strings.Contains(log, "SMART: the reliability is degraded") {
 		t.Errorf("the journal does not say why:\n%s", log)
 	}
-	s.m.Warn(d, 0)
-	s.m.Sh("udevadm trigger --action change /sys/class/block/" + path.Base(s.m.Namespaces()[d.Serial]))
-	s.await(t, nvme, int64(len(drives)))
+	in.m.Warn(d, 0)
+	in.m.Sh("udevadm trigger --action change /sys/class/block/" + path.Base(in.m.Namespaces()[d.Serial]))
+	in.await(t, nvme, int64(len(drives)))
 }
