@@ -151,39 +151,23 @@ func (r *Rule) describe(h *Host, d Device) string {
 	return strings.Join(all, ", ")
 }
 
-// Unmatched compares patterns with the devices of a class among the given udev devices. Unmatched returns the first key whose
-// pattern matches no device, and a text that lists the existing values or keys. If each pattern matches some device, but no
-// device matches all patterns, the key is empty and the text names the device that matches best. If one device matches all
-// patterns, both results are empty. Unmatched reads sysfs.
+// Unmatched compares patterns with the devices of a class among the given udev devices. If no device matches all patterns, the
+// text describes the device that matches best, and key is the first key that this device does not match. If the node has no
+// device of the class, the key is empty. If a device matches all patterns, both results are empty. Unmatched reads sysfs.
 func Unmatched(h *Host, class *Class, seen []udev.Device, patterns map[string]string) (key, text string) {
-	devices := identifyAll(h, class, seen)
-	if len(devices) == 0 {
-		return "", "this node has no device of class " + class.Name
-	}
-	most := -1
-	fitting := make(map[string]bool)
-	keys := slices.Sorted(maps.Keys(patterns))
-	for _, d := range devices {
-		count := 0
-		for _, key := range keys {
-			if value, ok := h.property(d, key); ok && matchesPattern(key, patterns[key], value) {
-				fitting[key] = true
-				count++
-			}
+	rule := Rule{Match: patterns}
+	text = "this node has no device of class " + class.Name
+	for _, d := range identifyAll(h, class, seen) {
+		unlike, ok := errors.AsType[mismatch](rule.checkMatch(h, d))
+		if !ok {
+			return "", ""
 		}
-		if count > most {
-			most, text = count, fmt.Sprintf("no device matches all keys; the nearest is %s: %v", d.ID, (&Rule{Match: patterns}).checkMatch(h, d))
+		first := strings.TrimPrefix(unlike.key, "match.")
+		if first > key { // the keys are compared in sorted order, so this device matches more keys
+			key, text = first, fmt.Sprintf("no device of class %s matches; the nearest is %s: %v", class.Name, d.ID, unlike)
 		}
 	}
-	for _, key := range keys {
-		if !fitting[key] {
-			return key, fmt.Sprintf("no device of class %s has %s = %q; %s", class.Name, key, patterns[key], listExisting(h, devices, key))
-		}
-	}
-	if most == len(keys) {
-		return "", ""
-	}
-	return "", text
+	return key, text
 }
 
 // identifyAll identifies the devices of a class among the given udev devices, including devices that no rule takes.
@@ -201,49 +185,4 @@ func identifyAll(h *Host, class *Class, seen []udev.Device) (devices []Device) {
 		}
 	}
 	return devices
-}
-
-// listExisting lists the values that the devices have for a key. If no device has the key, listExisting lists the devices' keys.
-// A device also has the keys that the kernel reports for its parents.
-func listExisting(h *Host, devices []Device, key string) string {
-	var values []string
-	keys := map[string]bool{IDProperty: true}
-	for _, d := range devices {
-		if value, ok := h.property(d, key); ok {
-			values = append(values, value)
-		}
-		for key := range d.Udev.Properties.All() {
-			keys[key] = true
-		}
-		for above := range h.parents(*d.Udev) {
-			for key := range h.Properties(above) {
-				keys[key] = true
-			}
-		}
-	}
-	delete(keys, "MODALIAS")
-	if len(values) > 0 {
-		slices.Sort(values)
-		return key + " is " + quoteValues(slices.Compact(values))
-	}
-	if _, isAttribute := AttrKey(key); isAttribute {
-		return "their directories in /sys have no such file"
-	}
-	return "they have no " + key + ", but " + strings.Join(slices.Sorted(maps.Keys(keys)), " ")
-}
-
-// maxValues is the maximum number of values that a message lists.
-const maxValues = 3
-
-// quoteValues returns a text that quotes the first values and states how many others there are.
-func quoteValues(values []string) string {
-	var quoted []string
-	for _, value := range values[:min(len(values), maxValues)] {
-		quoted = append(quoted, fmt.Sprintf("%q", value))
-	}
-	text := strings.Join(quoted, " or ")
-	if more := len(values) - len(quoted); more > 0 {
-		text += fmt.Sprintf(" or one of %d others", more)
-	}
-	return text
 }
