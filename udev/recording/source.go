@@ -3,7 +3,6 @@
 package recording
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -29,9 +28,9 @@ const quietPeriod = 20 * time.Millisecond
 // maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices is about 20 MB in size.
 const maxText = 64 << 20
 
-// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. A Source keeps only the
-// devices in memory. The tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of devices, that
-// directory should be on a RAM disk, because each device has a dozen files.
+// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. The tree
+// is in a temporary directory below $TMPDIR. For thousands of devices, that directory should be on a RAM disk, because each device
+// has a dozen files.
 type Source struct {
 	// Listen calls Warn with the reason if it rejects a saved file. It then continues with the previous recording. Warn must be
 	// set before Listen is called.
@@ -41,8 +40,8 @@ type Source struct {
 	root    string
 	watcher *directory.Watch
 
-	mu      sync.Mutex // locked while the tree changes
-	devices []udev.Device
+	mu        sync.Mutex // locked while the tree changes
+	recording *Recording // the present content of the tree
 }
 
 // Open reads a recording, writes its tree to a temporary directory, and starts to watch the file. The parameter is the name of a
@@ -66,41 +65,40 @@ func Open(file string) (_ *Source, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, r, err := readRecording(file)
-	if err != nil {
+	if s.recording, err = readRecording(file); err != nil {
 		return nil, err
 	}
 	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
 		return nil, fmt.Errorf("write the tree of the recording: %w; set TMPDIR", err)
 	}
-	if err := r.Write(s.root); err != nil {
-		return nil, err
-	}
-	s.devices = r.Devices()
-	return s, os.WriteFile(s.copyName(), text, 0o600)
+	return s, s.recording.Write(s.root)
 }
 
 // Check reads a recording, and returns the error with which Open would reject it.
 func Check(file string) error {
-	_, _, err := readRecording(file)
+	_, err := readRecording(file)
 	return err
 }
 
 // readRecording reads and parses a recording.
-func readRecording(file string) (text []byte, r *Recording, err error) {
+func readRecording(file string) (r *Recording, err error) {
+	var text []byte
 	bundled := Bundled()
 	if i := slices.IndexFunc(bundled, func(b BundledFile) bool { return b.Name == file }); i >= 0 {
 		text = bundled[i].Text
 	} else {
 		text, err = fsutil.ReadRegular(file, maxText)
 	}
+	if err == nil && len(text) == 0 {
+		err = errors.New("the file is empty; for a machine without devices, write a comment")
+	}
 	if err == nil {
 		r, err = Parse(text)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
+		return nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
 	}
-	return text, r, nil
+	return r, nil
 }
 
 // Root returns the directory that contains sys, dev and proc.
@@ -122,7 +120,7 @@ func (s *Source) Close() error {
 func (s *Source) Enumerate() ([]udev.Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.devices), nil
+	return s.recording.Devices(), nil
 }
 
 // Listen updates the tree each time the file is saved, and sends events for the differences. If the file is removed, the tree
@@ -157,35 +155,24 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// reload reads the file. If the text has changed, reload updates the tree and the copy of the text, and returns events for the
-// differences.
+// reload reads the file, updates the tree, and returns events for the differences.
 func (s *Source) reload() ([]udev.Event, error) {
-	text, after, err := readRecording(s.file)
+	after, err := readRecording(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// If an editor is replacing the file, another event follows.
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case len(text) == 0:
-		return nil, fmt.Errorf("open recording %s: the file is empty; for a machine without devices, write a comment", s.file)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	present, before, err := readRecording(s.copyName())
-	if err != nil || bytes.Equal(present, text) {
-		return nil, err
+	events, err := s.recording.Update(s.root, after)
+	if err == nil {
+		s.recording = after
 	}
-	events, err := before.Update(s.root, after)
-	if err != nil {
-		return nil, err
-	}
-	s.devices = after.Devices()
-	return events, os.WriteFile(s.copyName(), text, 0o600)
+	return events, err
 }
-
-// copyName returns the path to the copy of the recording's text.
-func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 //go:embed bundled/*.umockdev
 var bundled embed.FS
