@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,10 +24,9 @@ import (
 // \xNN. If the kernel overwrites unread records, the next read fails with EPIPE. The read after it returns the oldest remaining
 // record.
 type kernelLog struct {
-	file        *os.File
-	read        func(buf []byte) (int, error) // reads the file
-	functions   string                        // directory with a link to each PCI function, by address
-	overwritten atomic.Uint64                 // number of times that the kernel overwrote unread records
+	file      *os.File
+	read      func(buf []byte) (int, error) // reads the file
+	functions string                        // directory with a link to each PCI function, by address
 }
 
 const (
@@ -85,9 +83,7 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, unix.EPIPE):
-			k.overwritten.Add(1)
-		case err != nil:
+		case err != nil && !errors.Is(err, unix.EPIPE):
 			return fmt.Errorf("read kernel log: %w", err)
 		}
 		received := time.Now()

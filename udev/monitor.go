@@ -40,17 +40,7 @@ type Monitor struct {
 	// The fields message and control are buffers for one message and its control data.
 	message, control []byte
 	overflown        bool // set if events were lost, and the queue has not been empty since
-
-	foreign, malformed, overflows atomic.Uint64
-}
-
-// Dropped counts lost messages since the monitor was opened.
-type Dropped struct {
-	Foreign   uint64 // messages from a uid other than 0, or sent outside udev's group
-	Malformed uint64 // messages that could not be decoded
-	Overflows uint64 // number of times that the kernel dropped messages, each reported as [Overflow]
-
-	Overwritten uint64 // number of times that unread messages in the kernel log were overwritten
+	rejected         atomic.Uint64
 }
 
 // OpenMonitor opens the socket. Outside the host's network namespace, the socket receives no events. Without CAP_NET_ADMIN, the
@@ -91,10 +81,8 @@ func newMonitor(fd int) (*Monitor, error) {
 // Close closes the socket. A call to Listen that is in progress then returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
-// Dropped returns the current counters. Dropped is safe for concurrent use.
-func (m *Monitor) Dropped() Dropped {
-	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
-}
+// Rejected returns the number of messages that were not from udevd or could not be decoded. Rejected is safe for concurrent use.
+func (m *Monitor) Rejected() uint64 { return m.rejected.Load() }
 
 // Listen sends every event to the channel events until ctx ends, and returns the context's error. Listen may be called only once.
 // If events were lost, Listen sends one [Overflow] as soon as the queue is empty. A receiver that enumerates all devices after
@@ -194,21 +182,19 @@ func (m *Monitor) receive(fd int) (Event, error) {
 			m.overflown = true
 		case err == unix.EAGAIN && m.overflown:
 			m.overflown = false
-			m.overflows.Add(1)
 			return Event{Action: Overflow}, nil
 		case err != nil:
 			return Event{}, err
 		case !isTrusted(from, m.control[:controlLen]):
-			m.foreign.Add(1)
+			m.rejected.Add(1)
 		case flags&unix.MSG_TRUNC != 0: // an event was lost, because its message was too long
-			m.malformed.Add(1)
 			return Event{Action: Overflow}, nil
 		default:
 			event, err := decode(m.message[:n])
 			if err == nil {
 				return event, nil
 			}
-			m.malformed.Add(1)
+			m.rejected.Add(1)
 		}
 	}
 }

@@ -121,11 +121,5 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 // Listen sends [Missed] at regular intervals.
 func (s *System) Running() bool { return s.udevd.isRunning() }
 
-// Dropped returns the counters of the event socket and the kernel log.
-func (s *System) Dropped() Dropped {
-	dropped := s.monitor.Dropped()
-	if s.log != nil {
-		dropped.Overwritten = s.log.overwritten.Load()
-	}
-	return dropped
-}
+// Rejected returns the number of messages on the event socket that were not from udevd or could not be decoded.
+func (s *System) Rejected() uint64 { return s.monitor.Rejected() }

@@ -160,9 +160,7 @@ type Counts struct {
 // EventCounts contains the number of hardware messages of each kind since metalplugd started.
 type EventCounts struct {
 	Counts
-	Foreign     uint64 `json:"foreign"`              // messages that were not from udevd
-	Malformed   uint64 `json:"malformed"`            // messages that could not be decoded
-	Overwritten uint64 `json:"kernelLogOverwritten"` // number of times that kernel log lines were lost
+	Rejected uint64 `json:"rejected"` // messages that were not from udevd or could not be decoded
 }
 
 // Refusal records that metalplugd refused a call of the kubelet for a container or a claim.

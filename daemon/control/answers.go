@@ -113,17 +113,15 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 // Status returns the state of metalplugd.
 func (s *Server) Status() api.Status {
 	snapshot, _ := s.Inventory.Snapshot()
-	dropped, c := udev.Dropped{}, s.Config.Load()
-	if source, ok := s.Source.(*udev.System); ok { // a recording cannot lose events
-		dropped = source.Dropped()
+	c, events := s.Config.Load(), api.EventCounts{Counts: s.Inventory.Counts()}
+	if source, ok := s.Source.(*udev.System); ok { // a recording gets no messages
+		events.Rejected = source.Rejected()
 	}
 	all := api.Status{
 		Version: s.Version, Preview: s.Preview, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
 		Ready: snapshot.Version > 0, Configuration: s.configuration(),
 		Resources: s.resources(snapshot), Cordons: []api.CordonedDevice{}, Unwritten: s.Unwritten(), Reading: readProgress(snapshot),
-		Events: api.EventCounts{
-			Counts: s.Inventory.Counts(), Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
-		},
+		Events: events,
 	}
 	for d := range snapshot.All() {
 		if d.Cordon != nil && len(d.Members) == 0 { // a bundle's cordon is its member's cordon

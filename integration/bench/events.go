@@ -181,5 +181,5 @@ func (b *bench) oneBurst() (took time.Duration, sends int, overflows uint64, err
 		return 0, 0, 0, err
 	}
 	l, sends, err := s.client.waitList("10,000 devices", func(l list) bool { return l.healthy() == many })
-	return l.at.Sub(begun), sends, s.source.Dropped().Overflows, err
+	return l.at.Sub(begun), sends, s.inventory.Counts().Overflows, err
 }

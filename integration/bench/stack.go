@@ -21,10 +21,11 @@ import (
 // stack is the daemon from the event socket to the kubelet's stream, for a machine, in this process.
 type stack struct {
 	*machine
-	source *source
-	wire   *wire
-	client *client
-	close  func()
+	source    *source
+	wire      *wire
+	inventory *inventory.Inventory
+	client    *client
+	close     func()
 }
 
 // newStack starts the stack for a machine with n devices. Only the first present devices are plugged in.
@@ -72,13 +73,13 @@ func (s *stack) serve(dir string) (stop func(), err error) {
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(null, nil)) // writes each line, like the daemon's log
-	inv := inventory.New(inventory.Options{
+	s.inventory = inventory.New(inventory.Options{
 		Source: s.source, Host: s.host(), Rules: rules, Log: log, Store: statefile.Open(filepath.Join(dir, "state"), log),
 	})
 	watch := &plugin.Watch{Dir: dir, Log: log}
 	endpoint := &plugin.Endpoint{
 		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
-		Dir:      dir, Inventory: inv, Host: s.host(), Watch: watch, Log: log, Parked: &plugin.Parked{},
+		Dir:      dir, Inventory: s.inventory, Host: s.host(), Watch: watch, Log: log, Parked: &plugin.Parked{},
 		Allocated: func([]*inventory.Status) {}, Changed: func() {},
 		Metrics: plugin.Metrics{
 			Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {},
@@ -96,8 +97,8 @@ func (s *stack) serve(dir string) (stop func(), err error) {
 	watching, started := make(chan struct{}), make(chan struct{})
 	part(func() error { return watch.Run(ctx, func() { close(watching) }) })
 	<-watching
-	part(func() error { return inv.Run(ctx) })
-	<-inv.Ready()
+	part(func() error { return s.inventory.Run(ctx) })
+	<-s.inventory.Ready()
 	running.Go(func() { endpoint.Run(ctx, func() { close(started) }) })
 	select {
 	case <-started:

@@ -190,7 +190,7 @@ func TestStorm(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.waitHealthy(*devices / 2)
-	overflows := w.Dropped().Overflows
+	overflows := h.parts.inventory.Counts().Overflows
 	t.Logf("%d events, %d overflows, %d lists", sent, overflows, h.kubelet.countReceived())
 	if overflows == 0 {
 		t.Error("nothing has overflowed: that proves nothing")
