@@ -25,7 +25,7 @@ func TestHoldersAreNotedOnce(t *testing.T) {
 	d := &daemon{audit: audit.Open(dir, slog.New(slog.DiscardHandler))}
 	s := &inventory.Status{
 		Device: &device.Device{ID: "nvme-1"}, Resource: "example.org/disk",
-		Observation: inventory.Observation{Target: &device.Target{Identity: []device.Attribute{{Name: "device/serial", Value: "S1"}}}},
+		Observation: inventory.Observation{Target: &device.Target{Identity: map[string]string{"device/serial": "S1"}}},
 	}
 	snapshot := &inventory.Snapshot{Offers: map[string]*inventory.Offer{"example.org/disk": {Devices: []*inventory.Status{s}}}}
 	a, b := api.Pod{Namespace: "n", Name: "a", Container: "c"}, api.Pod{Namespace: "n", Name: "b", Container: "c"}

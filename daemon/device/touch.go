@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -66,8 +67,9 @@ type Target struct {
 	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
 	Disk    bool   `json:"-"`       // the device has content that can be read and erased
 	Sole    bool   `json:"-"`       // only one pod, or one process on this host, may have the device open at a time
-	// Identity lists the device's attributes and the values that they must have. White space around a value is ignored.
-	Identity []Attribute `json:"identity,omitempty"`
+	// Identity maps names of the device's sysfs attributes to the values that they must have. A name, such as "wwid" or
+	// "device/serial", is relative to the device's path. White space around a value is ignored.
+	Identity map[string]string `json:"identity,omitempty"`
 	// Auto is the automatic reset method for the device's current state, or empty. An automatic reset keeps the driver bound and
 	// affects no other device.
 	Auto string `json:"-"`
@@ -96,14 +98,7 @@ func (t *Target) IsDisk() bool { return t != nil && t.Disk }
 func (t *Target) IsSole() bool { return t != nil && t.Sole }
 
 // Alike reports whether t and the other target have the same identity.
-func (t *Target) Alike(other *Target) bool { return slices.Equal(t.identity(), other.identity()) }
-
-func (t *Target) identity() []Attribute {
-	if t == nil {
-		return nil
-	}
-	return t.Identity
-}
+func (t *Target) Alike(other *Target) bool { return maps.Equal(t.Attributes(), other.Attributes()) }
 
 // Appearance returns the number that the kernel assigns to a disk when the disk appears (diskseq, since Linux 5.15). If the same
 // disk reappears, it gets a new number. The kernel counts from 1 after each boot. The result is empty if the number is unknown.
@@ -122,19 +117,12 @@ func (t *Target) Medium() string {
 	return strings.Join(parts, " ")
 }
 
-// Attributes returns the identity as a map from attribute names to values.
+// Attributes returns the identity, or nil if there is no target.
 func (t *Target) Attributes() map[string]string {
-	all := make(map[string]string)
-	for _, a := range t.identity() {
-		all[a.Name] = a.Value
+	if t == nil {
+		return nil
 	}
-	return all
-}
-
-// Attribute is a sysfs attribute with its value. The name, such as "wwid" or "device/serial", is relative to a device's path.
-type Attribute struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
+	return t.Identity
 }
 
 // Holder is a process that has a node open, or stands for a pod whose processes could not be inspected. Such a pod may have any
@@ -278,11 +266,11 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 }
 
 // identity returns the given attributes that exist and are not empty. These attributes form a target's identity.
-func (h *Host) identity(sysPath string, names ...string) []Attribute {
-	var all []Attribute
+func (h *Host) identity(sysPath string, names ...string) map[string]string {
+	all := make(map[string]string)
 	for _, name := range names {
 		if value, err := h.Attr(sysPath, name); err == nil && value != "" {
-			all = append(all, Attribute{name, value})
+			all[name] = value
 		}
 	}
 	return all

@@ -239,7 +239,7 @@ func TestNVMeTargets(t *testing.T) {
 			edits: []string{first, "A: diskseq=9\nL: device=../../nvme2\n" + first, "A: state=live", "A: serial=S64HNE0T500123  \nA: state=live"},
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
-				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}, {"diskseq", "9"}, {"device/serial", "S64HNE0T500123"}},
+				Identity: map[string]string{"wwid": "eui.36344830545001230025384300000001", "diskseq": "9", "device/serial": "S64HNE0T500123"},
 				Auto:     "nvme-controller",
 			},
 		},
@@ -247,7 +247,7 @@ func TestNVMeTargets(t *testing.T) {
 			name: "two namespaces", recording: "nvme", edits: []string{"F: /proc/1/mountinfo", another + "F: /proc/1/mountinfo"},
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
-				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}},
+				Identity: map[string]string{"wwid": "eui.36344830545001230025384300000001"},
 				Siblings: []string{"/sys" + pci2 + "/nvme2n2"},
 			},
 		},
@@ -255,7 +255,7 @@ func TestNVMeTargets(t *testing.T) {
 			name: "one head over one controller", recording: "nvme-multipath", edits: []string{"A: hidden=1\\n", "A: hidden=1\nA: nsid=1"},
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
-				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Identity: map[string]string{"wwid": "uuid.01234567-89ab-cdef-0123-456789abcdef"},
 				Auto:     "nvme-controller",
 			},
 		},
@@ -264,7 +264,7 @@ func TestNVMeTargets(t *testing.T) {
 			edits: []string{"A: hidden=1\\n", "A: hidden=1\nA: nsid=1", "F: /proc/self", multipath + "F: /proc/self"},
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
-				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Identity: map[string]string{"wwid": "uuid.01234567-89ab-cdef-0123-456789abcdef"},
 				Siblings: []string{"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2"},
 			},
 		},
@@ -276,7 +276,7 @@ func TestNVMeTargets(t *testing.T) {
 			},
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
-				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Identity: map[string]string{"wwid": "uuid.01234567-89ab-cdef-0123-456789abcdef"},
 				Auto:     "nvme-controller",
 			},
 		},
@@ -310,7 +310,7 @@ func TestNodeTargets(t *testing.T) {
 	const sda = "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda"
 	want := map[string]*device.Target{
 		"0:0:0:0": nil, "sda1": nil, "sg0": nil,
-		"sda": {Class: "node", SysPath: sda, Disk: true, Sole: true, Identity: []device.Attribute{{"diskseq", "3"}, {"dev", "8:0"}}},
+		"sda": {Class: "node", SysPath: sda, Disk: true, Sole: true, Identity: map[string]string{"diskseq": "3", "dev": "8:0"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("targets\n%+v, want\n%+v", got, want)
@@ -405,7 +405,7 @@ func TestVFIOTargets(t *testing.T) {
 					t.Fatalf("target is %+v", target)
 				}
 				auto[path.Base(u.SysPath)] = target.Auto
-				if path.Base(u.SysPath) == "120" && !reflect.DeepEqual(target.Identity, []device.Attribute{{"dev", "511:0"}}) {
+				if path.Base(u.SysPath) == "120" && !reflect.DeepEqual(target.Identity, map[string]string{"dev": "511:0"}) {
 					t.Errorf("its identity is %v", target.Identity)
 				}
 			}

@@ -95,7 +95,7 @@ func touching(t *testing.T, r *resetter) device.Touch {
 
 var target = device.Target{
 	Class: "nvme", SysPath: "/sys/devices/pci0000:00/nvme/nvme0/nvme0n1", Disk: true, Sole: true,
-	Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+	Identity: map[string]string{"wwid": "eui.1", "diskseq": "7"},
 	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Fingerprint: unknown, Pods: []string{"0c1d"},
 }
 

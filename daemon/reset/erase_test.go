@@ -268,7 +268,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"not from a pod", func(m *machine, n *fakeNode, r *Request) { r.Tenant = false }, Refused, "its content is not from a pod on this node"},
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {
-			r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")
+			r.SysPath, r.Class, r.Identity = controller0, "node", map[string]string{"serial": "S1"}
 		}, Refused, "is not a disk, so it cannot be erased"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -344,10 +344,10 @@ func TestSecondPathToDisk(t *testing.T) {
 						m.controller(function1, "nvme1", "S1")
 						first, twin = m.disk(disk0, "259:0", "eui.01"), m.disk(other, "259:1", "eui.01")
 					} else {
-						r.SysPath, at, r.Class, r.Identity = scsi+"/block/sda", scsi1+"/block/sdb", "node", identity("device/wwid", "naa.01")
+						r.SysPath, at, r.Class, r.Identity = scsi+"/block/sda", scsi1+"/block/sdb", "node", map[string]string{"device/wwid": "naa.01"}
 						id := "wwid"
 						if kind == "serial" {
-							id, r.Identity = "vpd_pg80", identity("dev", "259:0")
+							id, r.Identity = "vpd_pg80", map[string]string{"dev": "259:0"}
 						}
 						first, twin = m.disk(r.SysPath, "259:0", ""), m.disk(at, "259:1", "")
 						for _, sysPath := range []string{r.SysPath, at} {

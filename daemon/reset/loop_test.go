@@ -93,7 +93,7 @@ func (l *loop) attach(t *testing.T) error {
 }
 
 func (l loop) request(do reset.Do, scrub string) reset.Request {
-	return reset.Request{Do: do, Target: device.Target{SysPath: l.sysPath, Class: "node", Identity: []device.Attribute{{Name: "diskseq", Value: l.seq}}}, Work: device.Work{Scrub: scrub}, TimeoutMS: minuteMS}
+	return reset.Request{Do: do, Target: device.Target{SysPath: l.sysPath, Class: "node", Identity: map[string]string{"diskseq": l.seq}}, Work: device.Work{Scrub: scrub}, TimeoutMS: minuteMS}
 }
 
 // writeConfig writes a configuration with a resource that selects the disk and names the erase method of a request.

@@ -447,15 +447,7 @@ func (m *machine) permittedRequest(r Request) Request {
 }
 
 // byWWID identifies the disks of the tests.
-func byWWID(wwid string) []device.Attribute { return identity("wwid", wwid) }
-
-// identity returns attributes from pairs of a name and a value.
-func identity(pairs ...string) (all []device.Attribute) {
-	for i := 0; i < len(pairs); i += 2 {
-		all = append(all, device.Attribute{Name: pairs[i], Value: pairs[i+1]})
-	}
-	return all
-}
+func byWWID(wwid string) map[string]string { return map[string]string{"wwid": wwid} }
 
 // do runs a request without the protocol, so that a test can inspect the error.
 func (m *machine) do(r Request) (a Answer, err error) {

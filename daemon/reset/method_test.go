@@ -120,7 +120,7 @@ func TestComesBack(t *testing.T) {
 					return 0, nil
 				}
 				r := resetOf0("nvme-controller")
-				r.Identity = append(r.Identity, device.Attribute{Name: "diskseq", Value: "9"})
+				r.Identity["diskseq"] = "9"
 				began := time.Now()
 				got := m.ask(r)
 				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
@@ -229,7 +229,7 @@ func port(t *testing.T) (*machine, *fakeNode, Request) {
 	})
 	m.selectsAll()
 	n := m.node("/dev/dfl-port.0", "244:1", false)
-	return m, n, Request{Do: Prepare, Target: device.Target{SysPath: portPath, Class: "fpga", Identity: identity("afu_id", "0123456789abcdef")}, Work: device.Work{Method: "dfl-port"}}
+	return m, n, Request{Do: Prepare, Target: device.Target{SysPath: portPath, Class: "fpga", Identity: map[string]string{"afu_id": "0123456789abcdef"}}, Work: device.Work{Method: "dfl-port"}}
 }
 
 func TestPortReset(t *testing.T) {
@@ -276,8 +276,8 @@ func vfioMachine(t *testing.T) (*machine, *fakeNode) {
 }
 
 func TestVFIOReset(t *testing.T) {
-	byFunction := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: identity("vendor", "0x1b36")}, Work: device.Work{Method: "vfio"}}
-	byGroup := Request{Do: Prepare, Target: device.Target{SysPath: groupPath, Class: "node", Identity: identity("dev", "243:0")}, Work: device.Work{Method: "vfio"}}
+	byFunction := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: map[string]string{"vendor": "0x1b36"}}, Work: device.Work{Method: "vfio"}}
+	byGroup := Request{Do: Prepare, Target: device.Target{SysPath: groupPath, Class: "node", Identity: map[string]string{"dev": "243:0"}}, Work: device.Work{Method: "vfio"}}
 	byPCI := functionRequest("pci")
 	byPCI.Together = nil
 	for name, r := range map[string]Request{"a function": byFunction, "a group": byGroup, "by its attribute": byPCI} {
@@ -329,7 +329,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)
 			c.change(m, group)
-			r := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: identity("vendor", "0x1b36")}, Work: device.Work{Method: "vfio"}}
+			r := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: map[string]string{"vendor": "0x1b36"}}, Work: device.Work{Method: "vfio"}}
 			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
@@ -349,7 +349,7 @@ func busyAt(m *machine, node string) func(string, int) (int, error) {
 
 // functionRequest returns the request to reset the PCI function of disk0.
 func functionRequest(method string) Request {
-	return Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: identity("vendor", "0x1b36"), Together: []string{disk0}}, Work: device.Work{Method: method}}
+	return Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: map[string]string{"vendor": "0x1b36"}, Together: []string{disk0}}, Work: device.Work{Method: method}}
 }
 
 const (

@@ -250,7 +250,7 @@ func TestAppearsAgain(t *testing.T) {
 				}
 				got := m.full(Request{
 					Do:     Prepare,
-					Target: device.Target{SysPath: disk0, Class: "nvme", Identity: append(byWWID("eui.01"), device.Attribute{Name: "diskseq", Value: "9"})},
+					Target: device.Target{SysPath: disk0, Class: "nvme", Identity: map[string]string{"wwid": "eui.01", "diskseq": "9"}},
 					Work:   device.Work{Method: "nvme-controller", Scrub: scrub, Tenant: true},
 				})
 				if scrub == "" && (got.Result != OK || got.Appearance != "") || scrub != "" && (got.Result != Failed || !strings.Contains(got.Detail, "another medium may be in its place")) {

@@ -262,14 +262,14 @@ func TestWhichDeviceItIs(t *testing.T) {
 		}, Refused, "is a partition, but only whole disks"},
 		{"a path of a multipath disk", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/hidden": "1"}) }, Refused, "is one of several paths"},
 		{"another serial number", func(m *machine, n *fakeNode, r *Request) {
-			r.Identity = append(r.Identity, device.Attribute{Name: "device/serial", Value: "S2"})
+			r.Identity["device/serial"] = "S2"
 		}, Refused, `device/serial is "S1", not "S2"`},
-		{"an attribute that is not there", func(m *machine, n *fakeNode, r *Request) { r.Identity = identity("nguid", "x") }, Gone, "has no attribute nguid"},
+		{"an attribute that is not there", func(m *machine, n *fakeNode, r *Request) { r.Identity = map[string]string{"nguid": "x"} }, Gone, "has no attribute nguid"},
 		{"an empty attribute", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/wwid": "\n"})
 			r.Identity = byWWID("")
 		}, Refused, "is not the requested device"},
-		{"an attribute elsewhere", func(m *machine, n *fakeNode, r *Request) { r.Identity = identity("device/../../x", "x") }, Refused, "is not the name of an attribute"},
+		{"an attribute elsewhere", func(m *machine, n *fakeNode, r *Request) { r.Identity = map[string]string{"device/../../x": "x"} }, Refused, "is not the name of an attribute"},
 		{"an attribute that leads away", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/wwid": "-> " + m.root + "/proc/1/mountinfo"})
 		}, Refused, "is not an attribute of a device"},

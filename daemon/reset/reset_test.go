@@ -3,6 +3,7 @@
 package reset_test
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ const controllerPath = "/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/n
 func request() reset.Request {
 	return reset.Request{
 		Do:        reset.Prepare,
-		Target:    device.Target{SysPath: controllerPath + "/nvme0n1", Class: "nvme", Identity: []device.Attribute{{Name: "wwid", Value: "eui.01"}, {Name: "device/serial", Value: "S 1 2"}}, Fingerprint: "0123456789abcdef:000102030405060708090a0b0c0d0e0f", Together: []string{controllerPath + "/nvme0n2"}, Pods: []string{"0c1d"}},
+		Target:    device.Target{SysPath: controllerPath + "/nvme0n1", Class: "nvme", Identity: map[string]string{"wwid": "eui.01", "device/serial": "S 1 2"}, Fingerprint: "0123456789abcdef:000102030405060708090a0b0c0d0e0f", Together: []string{controllerPath + "/nvme0n2"}, Pods: []string{"0c1d"}},
 		Work:      device.Work{Resource: "example.org/nvme", Method: "nvme-controller", Scrub: "format", Tenant: true, ByHand: true},
 		From:      4096,
 		TimeoutMS: 90000,
@@ -27,7 +28,7 @@ func request() reset.Request {
 }
 
 const requestText = `{"do":"prepare","class":"nvme","sysPath":"/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n1",` +
-	`"identity":[{"name":"wwid","value":"eui.01"},{"name":"device/serial","value":"S 1 2"}],` +
+	`"identity":{"device/serial":"S 1 2","wwid":"eui.01"},` +
 	`"fingerprint":"0123456789abcdef:000102030405060708090a0b0c0d0e0f",` +
 	`"together":["/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2"],"pods":["0c1d"],` +
 	`"resource":"example.org/nvme","method":"nvme-controller","scrub":"format","tenant":true,"byHand":true,"from":4096,"timeoutMs":90000}`
@@ -51,6 +52,10 @@ func TestRequestOnTheWire(t *testing.T) {
 func TestMalformedRequest(t *testing.T) {
 	program := asChild(t, reset.Program).Peer
 	replaced := func(old, new string) string { return strings.Replace(requestText, old, new, 1) }
+	attributes := ""
+	for i := range reset.MaxList - 1 {
+		attributes += fmt.Sprintf(`"a%d":"b",`, i)
+	}
 	for name, c := range map[string]struct{ message, want string }{
 		"null":               {"null", `do "": must be one of [look probe offer survey prepare]`},
 		"an unknown field":   {replaced(`"tenant"`, `"leftover"`), `unknown field "leftover"`},
@@ -60,7 +65,7 @@ func TestMalformedRequest(t *testing.T) {
 		"too much time":      {replaced("90000", "172800001"), "timeoutMs 172800001: must be from 1 to 172800000"},
 		"a negative byte":    {replaced("4096", "-1"), "from -1: must not be negative"},
 		"more after the end": {requestText + "x", "bytes after the JSON value"},
-		"many identities":    {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries in identity, 1 in together"},
+		"many identities":    {replaced(`"wwid":`, attributes+`"wwid":`), "129 entries in identity, 1 in together"},
 		"many others":        {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries in identity, 129 in together"},
 		"many pods":          {replaced(`["0c1d"`, "["+strings.Repeat(`"p",`, 128)+`"p"`), "129 in pods"},
 		"no fingerprint":     {replaced("0123456789abcdef:", "0123456789abcdef"), "must be blank or a fingerprint from a probe"},

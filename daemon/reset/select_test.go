@@ -165,7 +165,7 @@ func TestReplacedAfterSelection(t *testing.T) {
 		return err
 	}
 	r := eraseOf0("zero")
-	r.Identity = identity("nsid", "1")
+	r.Identity = map[string]string{"nsid": "1"}
 	if got := m.full(r); got.Result != Gone || !strings.Contains(got.Detail, "was replaced by another disk") {
 		t.Errorf("answer is %+v", got)
 	}

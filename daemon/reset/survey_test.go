@@ -234,7 +234,7 @@ func TestSurveyIsRefused(t *testing.T) {
 		t.Errorf("answer is %+v", got)
 	}
 	r := surveyOf0(0)
-	r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")
+	r.SysPath, r.Class, r.Identity = controller0, "node", map[string]string{"serial": "S1"}
 	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "is not a disk") {
 		t.Errorf("answer is %+v", got)
 	}

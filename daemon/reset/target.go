@@ -6,6 +6,7 @@ package reset
 
 import (
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -67,26 +68,26 @@ func (h *host) checkWholeDisk(sysPath string) error {
 // checkIdentity checks that all attributes in the request have the expected values. The parameter "ignored" lists attributes to
 // skip.
 func (t *task) checkIdentity(ignored ...string) error {
-	for _, a := range t.Identity {
-		if !isAttribute(a.Name) {
-			return errorf(Refused, "%q is not the name of an attribute", a.Name)
+	for _, name := range slices.Sorted(maps.Keys(t.Identity)) {
+		if !isAttribute(name) {
+			return errorf(Refused, "%q is not the name of an attribute", name)
 		}
-		if slices.Contains(ignored, path.Base(a.Name)) {
+		if slices.Contains(ignored, path.Base(name)) {
 			continue
 		}
-		real := t.Resolve(t.SysPath + "/" + a.Name)
+		real := t.Resolve(t.SysPath + "/" + name)
 		if real == "" {
-			return errorf(Gone, "%s has no attribute %s", t.SysPath, a.Name)
+			return errorf(Gone, "%s has no attribute %s", t.SysPath, name)
 		}
 		if !strings.HasPrefix(real, devices) {
-			return errorf(Refused, "attribute %s of %s is not an attribute of a device", a.Name, t.SysPath)
+			return errorf(Refused, "attribute %s of %s is not an attribute of a device", name, t.SysPath)
 		}
 		value, err := t.Attr(path.Dir(real), path.Base(real))
 		if err != nil {
 			return err
 		}
-		if value == "" || value != strings.TrimSpace(a.Value) {
-			return errorf(Refused, "%s is not the requested device: %s is %q, not %q", t.SysPath, a.Name, value, a.Value)
+		if want := t.Identity[name]; value == "" || value != strings.TrimSpace(want) {
+			return errorf(Refused, "%s is not the requested device: %s is %q, not %q", t.SysPath, name, value, want)
 		}
 	}
 	return nil

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -150,12 +150,12 @@ func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s de
 
 // checkPermitted returns an error if the real helper would refuse the work.
 func (h *helpers) checkPermitted(t device.Target, w device.Work) error {
-	for _, a := range t.Identity {
-		now, err := os.ReadFile(filepath.Join(h.root(), t.SysPath, a.Name))
+	for name, value := range t.Identity {
+		now, err := os.ReadFile(filepath.Join(h.root(), t.SysPath, name))
 		if err != nil {
 			return device.ErrGone
 		}
-		if strings.TrimSpace(string(now)) != a.Value {
+		if strings.TrimSpace(string(now)) != value {
 			return fmt.Errorf("%w: another device than meant", turnover.ErrUnfit)
 		}
 	}
@@ -198,7 +198,8 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 		if err := h.recordCall(ctx, "reset", note); err != nil {
 			return p, err
 		}
-		t.Identity = slices.DeleteFunc(slices.Clone(t.Identity), func(a device.Attribute) bool { return a.Name == "diskseq" })
+		t.Identity = maps.Clone(t.Identity)
+		delete(t.Identity, "diskseq")
 		if err := h.checkPermitted(t, w); err != nil {
 			return p, err
 		}

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
-	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
@@ -349,15 +348,10 @@ func (d *loopDisk) probe(client reset.Client) error {
 	})
 }
 
-// identity returns the attribute that distinguishes the disk from later ones.
-func (d *loopDisk) identity() []device.Attribute {
-	return []device.Attribute{{Name: "diskseq", Value: d.seq}}
-}
-
 // ask makes a request about the disk.
 func (d *loopDisk) ask(client reset.Client, r reset.Request, check func(reset.Answer) error) error {
 	r.SysPath, r.Class, r.TimeoutMS = d.sysPath, "node", time.Minute.Milliseconds()
-	r.Identity = d.identity()
+	r.Identity = map[string]string{"diskseq": d.seq}
 	a, err := client.Do(context.Background(), r)
 	if err == nil {
 		err = a.Err()

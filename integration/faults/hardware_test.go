@@ -226,8 +226,8 @@ func (h *hardware) checkTarget(t device.Target) (*disk, error) {
 		return nil, err
 	}
 	d := h.in(slot)
-	if d == nil || !slices.Equal(t.Identity, []device.Attribute{
-		{Name: "wwid", Value: "eui." + d.serial}, {Name: "diskseq", Value: strconv.Itoa(d.sequence)},
+	if d == nil || !maps.Equal(t.Identity, map[string]string{
+		"wwid": "eui." + d.serial, "diskseq": strconv.Itoa(d.sequence),
 	}) {
 		return nil, fmt.Errorf("%w: slot %d", device.ErrGone, slot)
 	}

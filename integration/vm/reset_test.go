@@ -57,12 +57,12 @@ func (d disks) configuration(r reset.Request) string {
 
 // request returns a request for the disk with a node.
 func (d disks) request(node string, do reset.Do) reset.Request {
-	attr := func(name string) device.Attribute {
-		return device.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
+	attr := func(name string) string {
+		return strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))
 	}
 	return reset.Request{
 		Do:     do,
-		Target: device.Target{Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))), Identity: []device.Attribute{attr("wwid"), attr("diskseq")}},
+		Target: device.Target{Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))), Identity: map[string]string{"wwid": attr("wwid"), "diskseq": attr("diskseq")}},
 	}
 }
 
@@ -218,7 +218,7 @@ func eraseDisk(t *testing.T, d disks, node string) {
 		}
 	}
 	r := d.erase(node, "format")
-	r.Identity[0].Value += "0"
+	r.Identity["wwid"] += "0"
 	want(t, d.ask(t, r), reset.Refused, "is not the requested device")
 }
 
@@ -313,7 +313,7 @@ func TestResetVFIO(t *testing.T) {
 	group := "/dev/vfio/" + path.Base(strings.TrimSpace(m.Sh("readlink "+function+"/iommu_group")))
 	r := reset.Request{
 		Do:     reset.Prepare,
-		Target: device.Target{Class: "node", SysPath: function, Identity: []device.Attribute{{Name: "vendor", Value: "0x1b36"}}},
+		Target: device.Target{Class: "node", SysPath: function, Identity: map[string]string{"vendor": "0x1b36"}},
 		Work:   device.Work{Method: "vfio"},
 	}
 	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // the resource selects the VFIO group instead
@@ -322,7 +322,7 @@ func TestResetVFIO(t *testing.T) {
 	want(t, d.ask(t, probe), reset.OK, "")
 	byGroup := r
 	byGroup.SysPath = "/sys/devices/virtual/vfio/" + path.Base(group)
-	byGroup.Identity = []device.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
+	byGroup.Identity = map[string]string{"dev": strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}
 	want(t, d.ask(t, byGroup), reset.OK, "pci reset of "+address)
 	m.Sh("sleep 60 <>" + group + " >/dev/null 2>&1 & echo $! >/tmp/holder")
 	want(t, d.ask(t, byGroup), reset.Busy, "is open: a virtual machine or a pod uses it")

@@ -50,7 +50,7 @@ func diskNamed(name string) (d disk, err error) {
 	}
 	d.number, err = cgroup.ParseNumber(true, strings.TrimSpace(string(number)))
 	d.request = reset.Request{Do: reset.Prepare, TimeoutMS: time.Minute.Milliseconds(), Target: device.Target{
-		SysPath: sysPath, Class: "node", Identity: []device.Attribute{{Name: "diskseq", Value: strings.TrimSpace(string(seq))}},
+		SysPath: sysPath, Class: "node", Identity: map[string]string{"diskseq": strings.TrimSpace(string(seq))},
 	}}
 	return d, err
 }
