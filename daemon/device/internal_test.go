@@ -54,29 +54,6 @@ func TestForgive(t *testing.T) {
 	}
 }
 
-func TestKFDAt(t *testing.T) {
-	for _, test := range []struct {
-		domain, location uint64
-		address          string
-		want             bool
-	}{
-		{0, 0x500, "0000:05:00.0", true},
-		{0, 0x503, "0000:05:00.0", true},
-		{0, 0x30000500, "0000:05:00.0", true},
-		{0, 0x508, "0000:05:00.0", false},
-		{0, 0x500, "0000:05:00.1", false},
-		{0, 0x501, "0000:05:00.1", true},
-		{0, 0x70000501, "0000:05:00.1", true},
-		{1, 0x500, "0000:05:00.0", false},
-		{0x10001, 0xc3e0, "10001:c3:1c.0", true},
-		{0, 0, "vgpu", false},
-	} {
-		if got := kfdAt(test.domain, test.location, test.address); got != test.want {
-			t.Errorf("kfdAt(%d, %#x, %s) = %v", test.domain, test.location, test.address, got)
-		}
-	}
-}
-
 func TestNVMeID(t *testing.T) {
 	for wwid, want := range map[string]string{
 		"uuid.01234567-89ab-cdef-0123-456789abcdef": "nvme-uuid.01234567-89ab-cdef-0123-456789abcdef",

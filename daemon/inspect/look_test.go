@@ -6,25 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/metalplug/metalplug/udev"
 )
-
-func TestPause(t *testing.T) {
-	for _, c := range []struct{ since, took, want time.Duration }{
-		{0, 0, 50 * time.Millisecond},
-		{10 * time.Second, time.Millisecond, 2500 * time.Millisecond},
-		{20 * time.Second, 20 * time.Second, 20 * time.Second}, // the first inspection was abandoned
-		{200 * time.Second, 20 * time.Second, 50 * time.Second},
-		{time.Hour, time.Second, 5 * time.Minute},
-		{time.Hour, time.Hour, 5 * time.Minute},
-	} {
-		if got := pause(c.since, c.took); got != c.want {
-			t.Errorf("after %v, of which the last look took %v: %v, want %v", c.since, c.took, got, c.want)
-		}
-	}
-}
 
 func paths(all []*Subject) string {
 	var names []string
