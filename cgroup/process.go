@@ -72,7 +72,7 @@ func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	if p.isZombie() {
 		return podUID, nil
 	}
-	if stop := r.admit(r, p.comm, podUID); stop != nil {
+	if stop := r.assignOwner(r, p.comm, podUID); stop != nil {
 		return podUID, stop
 	}
 	if err == nil {

@@ -228,12 +228,12 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 		for ; len(w.pids) > 0; w = r.rest {
 			r.mu.Lock()
 			o, begin := r.owners[w.podUID], r.now()
-			now, sample := &scanner{scan: r.scan, pid: w.pids[0], podUID: w.podUID, owner: o, careful: r.remote, end: r.timeLimit(o)}, o.pids
-			r.current, r.rest = now, work{w.podUID, w.pids[1:]}
+			process, sample := &scanner{scan: r.scan, pid: w.pids[0], podUID: w.podUID, owner: o, careful: r.remote, end: r.timeLimit(o)}, o.pids
+			r.current, r.rest = process, work{w.podUID, w.pids[1:]}
 			r.mu.Unlock()
 			held := make(map[Number]bool)
-			podUID, err := now.readProcess(held)
-			if !r.add(now, podUID, held, err, begin, errors.Is(err, errTime) && r.check(o, sample)) {
+			podUID, err := process.readProcess(held)
+			if !r.add(process, podUID, held, err, begin, errors.Is(err, errTime) && r.check(o, sample)) {
 				return
 			}
 		}
@@ -288,9 +288,9 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[podUID] = append(r.pods[podUID], r.pid)
 }
 
-// admit records which owner the scanner's process belongs to. The owner may have changed since the process was listed. admit
-// returns an error if the scan should read no more processes of that owner.
-func (s *scan) admit(r *scanner, comm, podUID string) error {
+// assignOwner records which owner the scanner's process belongs to. The owner may have changed since the process was listed.
+// assignOwner returns an error if the scan should read no more processes of that owner.
+func (s *scan) assignOwner(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.finished {
