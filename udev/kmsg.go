@@ -40,31 +40,23 @@ const (
 	fromUser = 8
 )
 
-// openKernelLog opens the log at its end, so that reads skip earlier messages.
-func openKernelLog() (*kernelLog, error) {
-	file, err := os.Open(kernelLogPath)
+// openKernelLog uses a log that systemd has opened and keeps open. Reading then begins with the first message that no process has
+// read through this descriptor. openKernelLog duplicates the descriptor. The caller still owns the file and may close it. If passed
+// is nil, openKernelLog opens the log at its end, so that reads skip earlier messages.
+func openKernelLog(passed *os.File) (k *kernelLog, err error) {
+	var file *os.File
+	if passed != nil {
+		var own int
+		own, err = duplicate(passed)
+		file = os.NewFile(uintptr(own), kernelLogPath)
+	} else if file, err = os.Open(kernelLogPath); err == nil {
+		_, err = file.Seek(0, io.SeekEnd)
+	}
 	if err != nil {
+		file.Close() // does nothing if there is no file
 		return nil, err
 	}
-	if _, err := file.Seek(0, io.SeekEnd); err != nil {
-		file.Close()
-		return nil, err
-	}
-	return newKernelLog(file), nil
-}
-
-// kernelLogFromFile uses a log that systemd has opened and keeps open. Reading begins with the first message that no process has
-// read through this descriptor. kernelLogFromFile duplicates the descriptor. The caller still owns f and may close it.
-func kernelLogFromFile(f *os.File) (*kernelLog, error) {
-	own, err := duplicate(f)
-	if err != nil {
-		return nil, fmt.Errorf("use the kernel log from systemd: %w", err)
-	}
-	return newKernelLog(os.NewFile(uintptr(own), kernelLogPath)), nil
-}
-
-func newKernelLog(file *os.File) *kernelLog {
-	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
+	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}, nil
 }
 
 // close closes the log. If the log could not be opened, k is nil, and close does nothing.

@@ -40,7 +40,7 @@ func newLogged(t *testing.T) *logged {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := kernelLogFromFile(reader)
+	k, err := openKernelLog(reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestKernelLogOverwritten(t *testing.T) {
 
 // The log returns only messages that were written after it was opened. It needs only the node /dev/kmsg.
 func TestOpenKernelLog(t *testing.T) {
-	k, err := openKernelLog()
+	k, err := openKernelLog(nil)
 	if err != nil {
 		need.Lacks(t, "root", "no kernel log here: %v", err)
 	}

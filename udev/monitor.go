@@ -43,39 +43,35 @@ type Monitor struct {
 	rejected         atomic.Uint64
 }
 
-// OpenMonitor opens the socket. Outside the host's network namespace, the socket receives no events. Without CAP_NET_ADMIN, the
-// kernel limits the receive buffer to net.core.rmem_max.
-func OpenMonitor() (*Monitor, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+// OpenMonitor uses the socket that systemd passes for ListenNetlink=kobject-uevent 2, or opens a new one if passed is nil.
+// OpenMonitor duplicates a passed descriptor. The caller still owns the file and may close it. Outside the host's network
+// namespace, a new socket receives no events. Without CAP_NET_ADMIN, the kernel limits the receive buffer to net.core.rmem_max.
+func OpenMonitor(passed *os.File) (*Monitor, error) {
+	open := func() (fd int, err error) { return duplicate(passed) }
+	if passed == nil {
+		open = newEventSocket
+	}
+	fd, err := open()
+	if err == nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	}
 	if err != nil {
+		unix.Close(fd) // does nothing if there is no socket
 		return nil, fmt.Errorf("open udev event socket: %w", err)
-	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // if this fails, the queue overflows earlier
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("open udev event socket: %w", err)
-	}
-	return newMonitor(fd)
-}
-
-// MonitorFromFile uses the socket that systemd passes for ListenNetlink=kobject-uevent 2. MonitorFromFile duplicates the
-// descriptor. The caller still owns f and may close it.
-func MonitorFromFile(f *os.File) (*Monitor, error) {
-	own, err := duplicate(f)
-	if err != nil {
-		return nil, fmt.Errorf("use the udev event socket: %w", err)
-	}
-	return newMonitor(own)
-}
-
-// newMonitor returns a monitor for a socket. If there is an error, newMonitor closes the socket.
-func newMonitor(fd int) (*Monitor, error) {
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("use the udev event socket: %w", err)
 	}
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
+}
+
+// newEventSocket returns a socket that is a member of udev's multicast group. Even if there is an error, the caller must close the
+// socket.
+func newEventSocket() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return -1, err
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // if this fails, the queue overflows earlier
+	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit})
 }
 
 // Close closes the socket. A call to Listen that is in progress then returns an error.

@@ -65,7 +65,7 @@ func (w *wire) run(ready chan<- error) {
 		err = unix.Bind(own, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit})
 	}
 	if err == nil {
-		w.Monitor, err = udev.MonitorFromFile(w.socket)
+		w.Monitor, err = udev.OpenMonitor(w.socket)
 	}
 	if err == nil {
 		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
@@ -223,7 +223,7 @@ func TestOpenMonitor(t *testing.T) {
 	passed := w.Monitor
 	defer passed.Close()
 	var err error
-	w.on(func(int) { w.Monitor, err = udev.OpenMonitor() })
+	w.on(func(int) { w.Monitor, err = udev.OpenMonitor(nil) })
 	if err != nil {
 		w.Monitor = passed
 		t.Fatal(err)

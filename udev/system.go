@@ -13,7 +13,7 @@ import (
 
 // Options tells [Open] where to find udev, the kernel log and the file systems. The zero value selects the standard locations.
 type Options struct {
-	Socket *os.File // event socket that systemd has passed, for [MonitorFromFile], or nil to open one
+	Socket *os.File // event socket that systemd has passed, for [OpenMonitor], or nil to open one
 	// KernelLog is the open /dev/kmsg that systemd has passed. Reading begins with the first unread message. If KernelLog is nil,
 	// [Open] opens the log itself, and reading begins with the next new message.
 	KernelLog *os.File
@@ -38,12 +38,7 @@ func Open(o Options) (s *System, err error) {
 		return nil, err
 	}
 	s = &System{}
-	if o.Socket != nil {
-		s.monitor, err = MonitorFromFile(o.Socket)
-	} else {
-		s.monitor, err = OpenMonitor()
-	}
-	if err != nil {
+	if s.monitor, err = OpenMonitor(o.Socket); err != nil {
 		return nil, err
 	}
 	if s.mounts, err = openMounts(cmp.Or(o.Proc, "/proc")); err == nil {
@@ -54,12 +49,7 @@ func Open(o Options) (s *System, err error) {
 		closeTables(s.mounts)
 		return nil, err
 	}
-	if o.KernelLog != nil {
-		s.log, err = kernelLogFromFile(o.KernelLog)
-	} else {
-		s.log, err = openKernelLog()
-	}
-	if err != nil {
+	if s.log, err = openKernelLog(o.KernelLog); err != nil {
 		s.logErr.Store(&err)
 	}
 	return s, nil

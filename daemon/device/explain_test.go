@@ -163,7 +163,6 @@ func TestUnmatched(t *testing.T) {
 	}{
 		{"nvme", &device.NVMe, map[string]string{"PCI_ID": "144D:*"}, "", ""},
 		{"nvme", &device.NVMe, map[string]string{"PCI_ID": "Micron"}, "PCI_ID", `: PCI_ID is "144D:A80A", not "Micron"`},
-		{"nvme", &device.NVMe, map[string]string{"METALPLUG_ID": "NVME-EUI*"}, "METALPLUG_ID", `only in case`},
 		{"nvme", &device.NVMe, map[string]string{"COLOUR": "blue"}, "COLOUR", ": the device has no COLOUR"},
 		{"nvme", &device.NVMe, map[string]string{"ATTR{nsid}": "1"}, "ATTR{nsid}", `: ATTR{nsid} is "2", not "1"`},
 		{"nvme", &device.NVMe, map[string]string{"ATTR{wwids}": "x9x9"}, "ATTR{wwids}", `: the device has no ATTR{wwids}`},

@@ -40,7 +40,7 @@ func (b *bench) newStack(n, present int) (*stack, error) {
 	}
 	s.source.devices = s.devices[:present]
 	s.wire, err = newWire(func() (err error) {
-		s.source.Monitor, err = udev.OpenMonitor()
+		s.source.Monitor, err = udev.OpenMonitor(nil)
 		return err
 	})
 	if err != nil {

@@ -118,7 +118,7 @@ func (w *wired) open(buffer int) error {
 	defer passed.Close()
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1})
 	if err == nil {
-		w.Monitor, err = udev.MonitorFromFile(passed)
+		w.Monitor, err = udev.OpenMonitor(passed)
 	}
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer)
