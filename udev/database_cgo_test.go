@@ -8,7 +8,7 @@ import "testing"
 
 // TestReadDeviceAsLibudev checks that ReadDevice and libudev agree on all devices of this machine.
 func TestReadDeviceAsLibudev(t *testing.T) {
-	all, err := enumerate()
+	all, err := Enumerate()
 	if err != nil {
 		t.Fatal(err)
 	}

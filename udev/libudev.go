@@ -6,6 +6,7 @@ package udev
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 
 	libudev "github.com/jochenvg/go-udev"
@@ -17,17 +18,18 @@ const collectEvery = 512
 
 func checkLibudev() error { return nil }
 
-// enumerate returns copies of all devices that libudev lists. enumerate sets no filter, so the result includes devices that udevd
-// has not yet processed.
-func enumerate() ([]Device, error) {
+// Enumerate returns copies of all of this machine's devices that have a subsystem. Enumerate sets no filter, so the result includes
+// devices that udevd has not processed yet. Enumerate reads all of sysfs and udev's database, which takes about 0.1 ms for each
+// device. Enumerate omits devices that vanish while it reads.
+func Enumerate() ([]Device, error) {
 	var u libudev.Udev
 	enumeration := u.NewEnumerate()
 	if enumeration == nil {
-		return nil, errors.New("libudev returned no enumeration")
+		return nil, errors.New("enumerate udev devices: libudev returned no enumeration")
 	}
 	paths, err := enumeration.DeviceSyspaths()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("enumerate udev devices: %w", err)
 	}
 	devices := make([]Device, 0, len(paths))
 	for i, path := range paths {

@@ -12,4 +12,5 @@ var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
 
 func checkLibudev() error { return errNoLibudev }
 
-func enumerate() ([]Device, error) { return nil, errNoLibudev }
+// Enumerate returns an error, because there is no libudev.
+func Enumerate() ([]Device, error) { return nil, errNoLibudev }

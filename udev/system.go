@@ -5,7 +5,6 @@ package udev
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -69,17 +68,6 @@ func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error))
 
 // Enumerate returns the same devices as the function [Enumerate].
 func (s *System) Enumerate() ([]Device, error) { return Enumerate() }
-
-// Enumerate returns all of this machine's devices that have a subsystem, including those that udevd has not processed yet.
-// Enumerate reads all of sysfs and udev's database, which takes about 0.1 ms for each device. Enumerate omits devices that vanish
-// while it reads.
-func Enumerate() ([]Device, error) {
-	devices, err := enumerate()
-	if err != nil {
-		return nil, fmt.Errorf("enumerate udev devices: %w", err)
-	}
-	return devices, nil
-}
 
 // Listen sends the events from udevd, from the mount tables and from the kernel log. Listen also sends an event when udevd ends
 // or starts again. When parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues

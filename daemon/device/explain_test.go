@@ -165,10 +165,11 @@ func TestUnmatched(t *testing.T) {
 		{"nvme", &device.NVMe, map[string]string{"PCI_ID": "Micron"}, "PCI_ID", `: PCI_ID is "144D:A80A", not "Micron"`},
 		{"nvme", &device.NVMe, map[string]string{"COLOUR": "blue"}, "COLOUR", ": the device has no COLOUR"},
 		{"nvme", &device.NVMe, map[string]string{"ATTR{nsid}": "1"}, "ATTR{nsid}", `: ATTR{nsid} is "2", not "1"`},
-		{"nvme", &device.NVMe, map[string]string{"ATTR{wwids}": "x9x9"}, "ATTR{wwids}", `: the device has no ATTR{wwids}`},
 		{"nvme", &device.GPU, map[string]string{"PCI_ID": "144D:*"}, "", "this node has no device of class gpu"},
 		{
-			"node-serial", &device.Generic, map[string]string{"ID_MODEL": "UPort*", "DEVNAME": "/dev/ttyUSB0"}, "ID_MODEL",
+			"node-serial", &device.Generic,
+			map[string]string{"ID_MODEL": "UPort*", "DEVNAME": "/dev/ttyUSB0"},
+			"ID_MODEL",
 			`no device of class node matches; the nearest is node-FTDI_FT232R_USB_UART_A50285BI-if00: ID_MODEL is "FT232R_USB_UART", not "UPort*"`,
 		},
 	} {
