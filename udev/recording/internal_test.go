@@ -12,25 +12,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-func FuzzEscape(f *testing.F) {
-	every := make([]byte, 256)
-	for i := range every {
-		every[i] = byte(i)
-	}
-	for _, text := range []string{"", "live\n", `C:\x`, "\x00\xff\\7", "ä", string(every)} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		escaped := escape(text)
-		if strings.ContainsFunc(escaped, func(r rune) bool { return r < ' ' || r > '~' }) {
-			t.Errorf("%q is escaped as %q", text, escaped)
-		}
-		if back, err := unescape(escaped); err != nil || back != text {
-			t.Errorf("%q comes back as %q, %v", text, back, err)
-		}
-	})
-}
-
 func TestNotMasked(t *testing.T) {
 	s := make(secrets)
 	for _, value := range []string{"", "1234", "0x0000000000000000", "00000000-0000-0000-0000-000000000000", "eui.0000", "unknown serial"} {
