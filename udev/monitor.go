@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +39,6 @@ type Monitor struct {
 	// The fields message and control are buffers for one message and its control data.
 	message, control []byte
 	overflown        bool // set if events were lost, and the queue has not been empty since
-	rejected         atomic.Uint64
 }
 
 // OpenMonitor uses the socket that systemd passes for ListenNetlink=kobject-uevent 2, or opens a new one if passed is nil.
@@ -76,9 +74,6 @@ func newEventSocket() (fd int, err error) {
 
 // Close closes the socket. A call to Listen that is in progress then returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
-
-// Rejected returns the number of messages that were not from udevd or could not be decoded. Rejected is safe for concurrent use.
-func (m *Monitor) Rejected() uint64 { return m.rejected.Load() }
 
 // Listen sends every event to the channel events until ctx ends, and returns the context's error. Listen may be called only once.
 // If events were lost, Listen sends one [Overflow] as soon as the queue is empty. A receiver that enumerates all devices after
@@ -181,16 +176,13 @@ func (m *Monitor) receive(fd int) (Event, error) {
 			return Event{Action: Overflow}, nil
 		case err != nil:
 			return Event{}, err
-		case !isTrusted(from, m.control[:controlLen]):
-			m.rejected.Add(1)
+		case !isTrusted(from, m.control[:controlLen]): // ignore the message
 		case flags&unix.MSG_TRUNC != 0: // an event was lost, because its message was too long
 			return Event{Action: Overflow}, nil
 		default:
-			event, err := decode(m.message[:n])
-			if err == nil {
+			if event, err := decode(m.message[:n]); err == nil {
 				return event, nil
 			}
-			m.rejected.Add(1)
 		}
 	}
 }

@@ -160,9 +160,6 @@ func TestMonitor(t *testing.T) {
 		"ACTION=move", "DEVPATH=/devices/new", "DEVPATH_OLD=/devices/old", "SUBSYSTEM=test", "SEQNUM=8",
 	))
 	w.expect(t, "move", "/sys/devices/new")
-	if got := w.Rejected(); got != 1 {
-		t.Errorf("rejected %d messages, want 1", got)
-	}
 }
 
 func TestMonitorForeign(t *testing.T) {
@@ -189,9 +186,6 @@ func TestMonitorForeign(t *testing.T) {
 	})
 	w.send(t, groupUdevBit, message("add", "real"))
 	w.expect(t, "add", "/sys/devices/real")
-	if got := w.Rejected(); got != 2 {
-		t.Errorf("rejected %d messages, want 2", got)
-	}
 }
 
 // The loop of go-udev (DeviceChan) stops receiving permanently here. It takes ENOBUFS for an empty queue, and its

@@ -98,6 +98,3 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 // Running reports whether udevd is running. Without udevd, there are no events from udevd and no links to new device nodes, and
 // Listen sends [Missed] at regular intervals.
 func (s *System) Running() bool { return s.udevd.isRunning() }
-
-// Rejected returns the number of messages on the event socket that were not from udevd or could not be decoded.
-func (s *System) Rejected() uint64 { return s.monitor.Rejected() }

@@ -57,7 +57,7 @@ func soundMachine() fixture {
 		},
 		status: &api.Status{
 			Version: "1.0", Ready: true, Source: "udev", Resources: resources, Uptime: 60,
-			Devices: api.Totals{Healthy: 1}, Events: api.EventCounts{Counts: api.Counts{Events: 3, LastEvent: time.Now()}},
+			Devices: api.Totals{Healthy: 1}, Events: api.Counts{Events: 3, LastEvent: time.Now()},
 		},
 		devices: []api.Device{{
 			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: api.Hardware{Present: true},

@@ -97,7 +97,7 @@ func formatDuration(d time.Duration) string {
 
 // eventLine returns a line with the number of udev events and the time of the last one. If an operator has plugged in hardware
 // since then, events from udevd are not reaching metalplugd.
-func eventLine(e api.EventCounts, now time.Time) string {
+func eventLine(e api.Counts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
 		last = "last " + formatDuration(now.Sub(e.LastEvent)) + " ago"

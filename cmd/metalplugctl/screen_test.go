@@ -100,7 +100,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 		Version: "1.0", Uptime: 90, Source: "udev",
 		Configuration: api.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
 		Devices:       api.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
-		Events:        api.EventCounts{Counts: api.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
+		Events:        api.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2},
 		Resources:     []api.Resource{{Name: "t/r", Totals: api.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
 		Cordons:       []api.CordonedDevice{{Device: "nvme-2", Cordon: api.Cordon{Reason: "worn out"}}},
 		Refused:       []api.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},

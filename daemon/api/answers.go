@@ -130,7 +130,7 @@ type Status struct {
 	Configuration Configuration    `json:"configuration"`
 	Devices       Totals           `json:"devices"`
 	Reading       *ReadProgress    `json:"reading,omitempty"` // null if no disk is being read
-	Events        EventCounts      `json:"events"`
+	Events        Counts           `json:"events"`
 	Resources     []Resource       `json:"resources"`
 	Cordons       []CordonedDevice `json:"cordons"`             // sorted by resource and ID
 	Refused       []Refusal        `json:"refused"`             // the latest containers that did not get their devices, oldest first
@@ -155,12 +155,6 @@ type Counts struct {
 	Overflows uint64    `json:"overflows"`     // number of times that events were lost
 	Resyncs   uint64    `json:"resyncs"`       // enumerations after the first one, caused by the audit, an overflow or new rules
 	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived, or zero
-}
-
-// EventCounts contains the number of hardware messages of each kind since metalplugd started.
-type EventCounts struct {
-	Counts
-	Rejected uint64 `json:"rejected"` // messages that were not from udevd or could not be decoded
 }
 
 // Refusal records that metalplugd refused a call of the kubelet for a container or a claim.

@@ -13,7 +13,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/verdict"
-	"github.com/metalplug/metalplug/udev"
 )
 
 // NewDevice converts a device in a snapshot to its JSON value on the control socket. The parameter holders maps device IDs to the
@@ -113,15 +112,12 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 // Status returns the state of metalplugd.
 func (s *Server) Status() api.Status {
 	snapshot, _ := s.Inventory.Snapshot()
-	c, events := s.Config.Load(), api.EventCounts{Counts: s.Inventory.Counts()}
-	if source, ok := s.Source.(*udev.System); ok { // a recording gets no messages
-		events.Rejected = source.Rejected()
-	}
+	c := s.Config.Load()
 	all := api.Status{
 		Version: s.Version, Preview: s.Preview, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
 		Ready: snapshot.Version > 0, Configuration: s.configuration(),
 		Resources: s.resources(snapshot), Cordons: []api.CordonedDevice{}, Unwritten: s.Unwritten(), Reading: readProgress(snapshot),
-		Events: events,
+		Events: s.Inventory.Counts(),
 	}
 	for d := range snapshot.All() {
 		if d.Cordon != nil && len(d.Members) == 0 { // a bundle's cordon is its member's cordon
