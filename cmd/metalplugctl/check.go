@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,6 +46,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		}
 		checked.Files = append([]string{}, c.Files...)
 		checked.Warnings = unitfile.Complaints(c.Templates()...)
+		checked.Warnings = append(checked.Warnings, findIgnored(checked.File)...)
 		if *recorded != "" {
 			p := preview{file: checked.File}
 			if err := p.selectMachine(*recorded); err != nil {
@@ -68,6 +71,28 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		return show(cmd.OutOrStdout(), *output, false, checked, func(s *screen) { s.writeCheck(checked) })
 	}
 	return cmd
+}
+
+// backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers write
+// backups, and operators rename a drop-in to disable it.
+var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
+
+// findIgnored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
+func findIgnored(file string) (warnings []string) {
+	dir := filepath.Dir(file)
+	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
+	for _, name := range beside {
+		if filepath.Base(name) != dropInDir && strings.HasPrefix(filepath.Base(name), strings.TrimSuffix(filepath.Base(file), ".toml")) {
+			warnings = append(warnings, name+" is ignored: drop-ins belong in "+filepath.Join(dir, dropInDir))
+		}
+	}
+	entries, _ := os.ReadDir(filepath.Join(dir, dropInDir)) // the directory is optional
+	for _, e := range entries {
+		if name := e.Name(); filepath.Ext(name) != ".toml" && !backup.MatchString(name) {
+			warnings = append(warnings, filepath.Join(dir, dropInDir, name)+" is ignored: the name of a drop-in must end in .toml")
+		}
+	}
+	return warnings
 }
 
 // dropInDir is the name of the drop-in directory ([config.Load]).

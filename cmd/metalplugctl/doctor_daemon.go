@@ -79,10 +79,15 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// checkUdev finds out whether udevd is running. The file /run/udev/control exists while udevd runs (systemd, src/udev/udev-ctrl.c).
+// checkUdev finds out from udevd's files in /run/udev whether udevd is running. The file named control exists while udevd runs,
+// and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
+		return ""
+	}
+	if d.exists("/run/udev/queue") {
+		d.warn("udevadm settle; if that hangs: journalctl -u systemd-udevd -e", "udevd has unprocessed events")
 		return ""
 	}
 	if d.status == nil {

@@ -55,8 +55,8 @@ var moduleFiles = []struct{ file, reinstall string }{
 
 const moduleBoolean = "/sys/fs/selinux/booleans/metalplugd_metrics_tcp"
 
-// checkSELinux checks the label of the kubelet's directory. If the package with the policy module is installed, checkSELinux also
-// checks that the module is loaded.
+// checkSELinux checks the label of the kubelet's directory and searches the audit log for denials. If the package with the policy
+// module is installed, checkSELinux also checks that the module is loaded.
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
@@ -74,11 +74,18 @@ func (d *doctor) checkSELinux() (fine string) {
 	case !strings.Contains(label, ":container_file_t:") && !strings.Contains(label, ":kubelet_"):
 		d.warn("restart the kubelet, which sets the label of the directory", "%s has the label %s, not container_file_t", dir, label)
 	}
+	switch n, err := d.countDenials(); {
+	case err != nil:
+		d.skip(readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials cannot be counted: %s: %v", auditLog, fsutil.Cause(err))
+	case n > 0:
+		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report the denials",
+			"the audit log contains %d denials for metalplug's programs", n)
+	}
 	mode := "permissive"
 	if enforcing == "1" {
 		mode = "enforcing"
 	}
-	return mode + ", and the label is correct"
+	return mode + ", the labels are correct, and nothing was denied"
 }
 
 // checkSandbox reports masked units of metalplug, and a kernel that allows no user namespaces. systemd cannot start the units in

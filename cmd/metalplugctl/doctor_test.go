@@ -78,8 +78,9 @@ func TestDoctor(t *testing.T) {
 		"unwritten": func(f *fixture) {
 			f.status.Unwritten = []string{"state not saved: write /var/lib/metalplug/state.json.new: no space left on device"}
 		},
-		"not-ready": func(f *fixture) { f.status.Ready = false },
-		"no-udevd":  func(f *fixture) { delete(f.files, "/run/udev/control") },
+		"not-ready":  func(f *fixture) { f.status.Ready = false },
+		"no-udevd":   func(f *fixture) { delete(f.files, "/run/udev/control") },
+		"udevd-busy": func(f *fixture) { f.files["/run/udev/queue"] = "" },
 		"no-driver": func(f *fixture) {
 			f.files["/sys/bus/pci/devices/0000:3b:00.0/class"] = "0x030200\n"
 			f.files["/sys/bus/pci/devices/0000:3b:00.0/vendor"] = "0x10de\n"
@@ -194,20 +195,24 @@ func TestDoctor(t *testing.T) {
 		"claims-refused": func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
 		"selinux": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"] = "1"
+			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
 			f.label = "system_u:object_r:var_lib_t:s0"
 		},
 		"selinux-sound": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
+			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
 			f.files["/usr/share/selinux/packages/metalplug/metalplug.te"] = "policy_module(metalplug, 1.0.0)\n"
 			f.files["/sys/fs/selinux/booleans/metalplugd_metrics_tcp"] = "0 0"
 		},
 		"selinux-not-loaded": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
+			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
 			f.files["/usr/share/selinux/packages/metalplug/metalplug.te"] = "policy_module(metalplug, 1.0.0)\n"
 			f.files["/sys/fs/selinux/booleans/httpd_enable_cgi"] = "1 1"
 		},
 		"selinux-not-loaded-deb": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"], f.label = "0", "system_u:object_r:container_file_t:s0"
+			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
 			f.files["/usr/share/selinux/packages/metalplug.pp.bz2"] = "BZh9"
 		},
 		"selinux-unknown": func(f *fixture) { f.files["/sys/fs/selinux/enforce"] = "1" },
@@ -329,12 +334,12 @@ func TestUnreadableFilesAreSkipped(t *testing.T) {
 		need.Lacks(t, "root", "only root can become somebody else")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"/run/metalplug/x", "/sys/fs/selinux/enforce", "/var/lib/kubelet/x", kubeletDir + "/kubelet_internal_checkpoint"} {
+	for _, name := range []string{"/run/metalplug/x", "/sys/fs/selinux/enforce", "/var/lib/kubelet/x", "/var/log/audit/audit.log", kubeletDir + "/kubelet_internal_checkpoint"} {
 		if err := place(filepath.Join(dir, name), "1\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, closed := range []string{"/run/metalplug", kubeletDir} {
+	for _, closed := range []string{"/run/metalplug", "/var/log/audit", kubeletDir} {
 		if err := os.Chmod(filepath.Join(dir, closed), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -370,6 +375,8 @@ func TestUnreadableFilesAreSkipped(t *testing.T) {
 		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
 		"skip kubelet's checkpoint: not checked: only root can read the file: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
 		"skip SELinux: not checked: the label of " + kubeletDir + " cannot be read: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent; or ls -Zd " + kubeletDir,
+		"skip SELinux: not checked: denials cannot be counted: /var/log/audit/audit.log: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent; " +
+			"or ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant\n%q", got, want)
@@ -520,6 +527,14 @@ func TestNeededHelpers(t *testing.T) {
 		if !reflect.DeepEqual(missed, want) {
 			t.Errorf("%q: missed are %q, want %q", toml, missed, want)
 		}
+	}
+}
+
+func TestCheckWarns(t *testing.T) {
+	s := &screen{}
+	s.writeCheck(checkedFiles{Files: []string{"m.toml"}, Warnings: []string{"the unit a@.service is missing"}})
+	if got, want := s.String(), "m.toml: ok\nwarning: the unit a@.service is missing\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

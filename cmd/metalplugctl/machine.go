@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -55,6 +57,32 @@ func (m machine) isSameDirectory(a, b string) bool {
 	one, _ := os.Stat(m.path(a))
 	other, _ := os.Stat(m.path(b))
 	return a == b || os.SameFile(one, other)
+}
+
+// auditLog is the file where auditd records denials. countDenials reads only the last auditSize bytes.
+const (
+	auditLog  = "/var/log/audit/audit.log"
+	auditSize = 4 << 20
+)
+
+// countDenials counts the lines at the end of the audit log that contain both an SELinux denial and the word metalplug.
+func (m machine) countDenials() (n int, err error) {
+	f, err := os.Open(m.path(auditLog))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	_, _ = f.Seek(-auditSize, io.SeekEnd) // Seek fails if the file is shorter, and reading begins at its start
+	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(text) {
+		if bytes.Contains(line, []byte("avc:  denied")) && bytes.Contains(line, []byte("metalplug")) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // selinuxLabel returns the label of a file.

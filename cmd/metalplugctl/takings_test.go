@@ -42,8 +42,10 @@ name = "example.org/odd"
 class = "gpu"
 match = { PCI_SLOT_NAME = "18:00.0", PCI_ID = "10DE", DEVPATH = "*", DEVNAME = "kvm|/dev/kvm", ID_PATH = "a | b", ID_NAME = "", ID_MODEL = "X.*" }
 `
-	if err := place(filepath.Join(dir, "conf.d/20.toml"), ""); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"conf.d/10.conf", "conf.d/11-disks", "conf.d/12.toml.bak", "conf.d/20.toml", "t.toml.d/30.toml"} {
+		if err := place(filepath.Join(dir, name), ""); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := place(file, text); err != nil {
 		t.Fatal(err)
