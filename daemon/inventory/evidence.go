@@ -17,10 +17,9 @@ import (
 // disks extends devices with the state that metalplugd keeps only for disks.
 type disks struct {
 	*devices
-	evidence  *evidence.Book         // the evidence that disks are unused
-	media     map[string]*entry      // maps each medium to the entry that was last found with it
-	notes     map[string]device.Note // notes for inspections, without zero values; keys are device IDs
-	notesCopy map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
+	evidence *evidence.Book         // the evidence that disks are unused
+	media    map[string]*entry      // maps each medium to the entry that was last found with it
+	notes    map[string]device.Note // notes for inspections, without zero values; keys are device IDs; never modified, only replaced
 }
 
 // writes returns a number of sectors that were written in the disk's present appearance.

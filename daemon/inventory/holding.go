@@ -140,23 +140,13 @@ func (a *allocations) noteTenantGone(e *entry) {
 // for. If the kubelet has restarted since the call, either the call has failed or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
-	broken := make(map[string]bool) // the bundles that a member has just left
 	for _, e := range l.entries {
 		if a.Booked != nil {
 			if e.checkpointPods = a.Booked[e.name()]; len(e.checkpointPods) > 0 && a.Written.Add(fileClock).After(e.lastAllocated) {
 				l.closeAllocate(e)
 			}
 		}
-		before := e.bundle
-		if l.confirmOne(e, a.Holdings[e.name()], a.Asked); e.bundle != before {
-			broken[before] = true
-		}
-	}
-	for _, e := range l.entries {
-		if broken[e.bundle] { // no pod holds the other members either, so each of them may leave
-			bundler{l}.setAside(e, lostMember)
-			l.confirmOne(e, a.Holdings[e.bundle], a.Asked)
-		}
+		l.confirmOne(e, a.Holdings[e.name()], a.Asked)
 	}
 }
 

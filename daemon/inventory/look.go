@@ -41,21 +41,20 @@ func (l *loop) markStuck(s *inspect.Subject) {
 // hostForInspection returns the host for an inspection that is about to start. The host contains the notes on all devices,
 // because the inspection may find a device in a new place.
 func (d *disks) hostForInspection() *device.Host {
+	changed := make(map[string]device.Note)
 	for e := range d.notesStale {
-		id, n := e.device.ID, d.note(e)
-		if d.entries[id] != e || d.notes[id] == n {
-			continue
-		}
-		if d.notes[id], d.notesCopy = n, nil; n == (device.Note{}) {
-			delete(d.notes, id)
+		if id, n := e.device.ID, d.note(e); d.entries[id] == e && d.notes[id] != n {
+			changed[id] = n
 		}
 	}
 	clear(d.notesStale)
-	if d.notesCopy == nil {
-		d.notesCopy = maps.Clone(d.notes)
+	if len(changed) > 0 {
+		d.notes = maps.Clone(d.notes) // an inspection may still be reading the old notes
+		maps.Copy(d.notes, changed)
+		maps.DeleteFunc(d.notes, func(_ string, n device.Note) bool { return n == device.Note{} })
 	}
 	host := *d.Host
-	host.Notes = d.notesCopy
+	host.Notes = d.notes
 	return &host
 }
 

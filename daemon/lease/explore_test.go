@@ -242,7 +242,6 @@ func (x *explorer) crash(w world) {
 	n.down, n.mem, n.proof, n.adopted, n.seen, n.stale = false, w.file, false, false, this, false
 	n.print, n.written, n.counted = unknown, false, false
 	n.mem = pack(lease.Lease{State: lease.Unproven})
-	x.apply(&n, lease.Event{Name: lease.Lost})
 	x.settle(&n)
 	n.save()
 	x.readCheckpoint(&n)

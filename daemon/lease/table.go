@@ -25,7 +25,6 @@ const (
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk
 	Restart  Name = "restart"   // metalplugd started again, after the daemon or the node had stopped
 	Reboot   Name = "reboot"    // the node rebooted, and another disk may have the ID
-	Lost     Name = "lost"      // metalplugd started without its state file
 )
 
 // Condition is the condition of a row. For each state and event, the first row whose condition is met applies.
@@ -77,8 +76,6 @@ type Row struct {
 	To    State
 	Do    []Effect
 }
-
-var anyState = States
 
 // Table describes the life cycle of a device. For each state and event, the first row whose condition is met applies.
 var Table = []Row{
@@ -146,6 +143,5 @@ var Table = []Row{
 	{[]State{Preparing, Clearing}, Restart, IfUsed, Released, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, Always, Unproven, []Effect{Inspect}},
 	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Restart, Always, "", nil},
-	{anyState, Reboot, Always, "", []Effect{InterruptTenant, LapseErase, Save}},
-	{anyState, Lost, Always, Unproven, []Effect{ClearHold, ClearUsed, ClearResidue, ClearFailure, EndEvidence}},
+	{States, Reboot, Always, "", []Effect{InterruptTenant, LapseErase, Save}},
 }
