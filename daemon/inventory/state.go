@@ -106,6 +106,9 @@ func (l *loop) restore() {
 		if class == nil || !offered && !(class.Disks && (r.Used || r.Unfinished)) {
 			continue
 		}
+		if r.Working() { // metalplugd ended during this work
+			r.Lease, _, _ = r.Apply(lease.Event{Name: lease.Refused})
+		}
 		e := &entry{
 			device:   &device.Device{ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode},
 			resource: r.Resource,
@@ -122,7 +125,6 @@ func (l *loop) restore() {
 		if e.OwedBy != nil {
 			l.owing[e] = true
 		}
-		_ = l.applySilently(e, lease.Event{Name: lease.Restart})
 		if !sameBoot {
 			_ = l.applySilently(e, lease.Event{Name: lease.Reboot})
 			if !r.outlastsBoot() {

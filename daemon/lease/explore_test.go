@@ -58,6 +58,18 @@ func (x *explorer) to(w world) {
 // apply posts an event to the lease. If the state does not have the event, the table is wrong.
 func (x *explorer) apply(w *world, e lease.Event) {
 	e.Proven = x.isOfferable(*w)
+	x.applyAs(w, e)
+}
+
+// restart ends the work that was in progress when metalplugd stopped. Nothing is proven before the first inspection.
+func (x *explorer) restart(w *world) {
+	if w.mem.lease().Working() {
+		x.applyAs(w, lease.Event{Name: lease.Refused})
+	}
+}
+
+// applyAs applies an event whose facts are complete.
+func (x *explorer) applyAs(w *world, e lease.Event) {
 	x.asked[ask(w.mem, e)] = true
 	l, effects, err := w.mem.lease().Apply(e)
 	if err != nil {
@@ -228,7 +240,7 @@ func (x *explorer) crash(w world) {
 	if w.lapsed && w.file.residue && w.printFile == unknown && w.written && w.on == foreign && !w.elsewhere && !w.staleFile {
 		n.on, n.written = half, false // metalplugd does not notice this write
 	}
-	x.apply(&n, lease.Event{Name: lease.Restart})
+	x.restart(&n)
 	x.settle(&n)
 	x.readCheckpoint(&n)
 	x.to(n)
@@ -253,7 +265,7 @@ func (x *explorer) boot(w world, on content) {
 	w.written, w.counted = on != w.on || w.writtenFile, false
 	w.down, w.mem, w.proof, w.seen, w.stale, w.print, w.on = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, on
 	w.runs, w.opens = false, false
-	x.apply(&w, lease.Event{Name: lease.Restart})
+	x.restart(&w)
 	x.apply(&w, lease.Event{Name: lease.Reboot})
 	if l := w.mem.lease(); l.Hold != lease.Interrupted && (w.print == unknown || l.Held()) {
 		x.apply(&w, lease.Event{Name: lease.Replaced})

@@ -11,7 +11,7 @@ const (
 	Listed   Name = "listed"    // the kubelet started a tenant's container without asking metalplugd, and lists the tenant
 	Prepare  Name = "prepare"   // a container of the tenant is about to start
 	Start    Name = "started"   // the device is prepared, and the container starts
-	Refused  Name = "refused"   // the work ended without changing the device
+	Refused  Name = "refused"   // the work ended without changing the device, or metalplugd ended during the work
 	Fail     Name = "failed"    // the work failed
 	Gone     Name = "gone"      // the kubelet reports that no tenant has the device
 	Clear    Name = "clear"     // a clean-up or the operator's order begins
@@ -23,7 +23,6 @@ const (
 	Proven   Name = "proven"    // evidence shows that the disk is unused
 	Doubted  Name = "doubted"   // the evidence is no longer valid
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk
-	Restart  Name = "restart"   // metalplugd started again, after the daemon or the node had stopped
 	Reboot   Name = "reboot"    // the node rebooted, and another disk may have the ID
 )
 
@@ -113,7 +112,7 @@ var Table = []Row{
 	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure, Inspect}},
 	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue, Save}},
 
-	// The work fails, or ends without doing anything.
+	// The work fails, or ends without doing anything. After a restart of metalplugd, nothing is proven before the first inspection.
 	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Save, Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfDue, Allocated, []Effect{Inspect}},
@@ -135,13 +134,6 @@ var Table = []Row{
 	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},
 	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
 
-	// metalplugd has restarted. metalplugd may have stopped before it recorded that the kubelet gave the device to another
-	// tenant.
-	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Restart, IfDue, Allocated, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Restart, IfHeld, InUse, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Restart, IfUsed, Released, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Restart, Always, Unproven, []Effect{Inspect}},
-	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Restart, Always, "", nil},
+	// The node has restarted.
 	{States, Reboot, Always, "", []Effect{InterruptTenant, LapseErase, Save}},
 }
