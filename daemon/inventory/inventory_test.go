@@ -185,31 +185,6 @@ func describeOffer(o *inventory.Offer) string {
 	return strings.Join(all, ", ")
 }
 
-func TestHotplug(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	r.waitOffer("example.org/widget", "node-A-widget Healthy")
-	m.Plug(widget("widget1", "B"))
-	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
-	m.Unplug("/sys/devices/virtual/widget/widget0")
-	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
-	m.Plug(widget("widget0", "A"))
-	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
-}
-
-func TestDeviceKeepsItsIDUnderAnotherName(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	m.Apply(widget("widget7", "A"))
-	s := r.waitSnapshot("A has moved", func(s *inventory.Snapshot) bool {
-		d := s.Offer("example.org/widget").Find("node-A-widget")
-		return d != nil && d.Healthy && d.Device.SysPath == "/sys/devices/virtual/widget/widget7"
-	})
-	if n := len(s.Offer("example.org/widget").Devices); n != 1 {
-		t.Errorf("%d devices, want 1: %s", n, describe(s))
-	}
-}
-
 func TestTwoDevicesWithOneIdentity(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
@@ -483,21 +458,6 @@ func TestEventAboveADeviceIsNoticed(t *testing.T) {
 	})
 	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "live")
 	r.waitSnapshot("healthy", func(s *inventory.Snapshot) bool { return s.Offer(nvmeResource).Devices[0].Healthy })
-}
-
-func TestIdentitiesSurviveARestart(t *testing.T) {
-	state := t.TempDir()
-	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
-	r.waitSnapshot("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held() })
-	r.end()
-
-	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
-	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (not found since metalplugd started), node-B-widget Healthy")
-	s, _ := r.Snapshot()
-	if !s.Offer("example.org/widget").Find("node-A-widget").Held() {
-		t.Error("that a pod holds A is forgotten")
-	}
 }
 
 func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
