@@ -53,17 +53,11 @@ type bench struct {
 
 func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	t.Helper()
-	return newBenchOf(t, widget, changes...)
-}
-
-// newBenchOf is like newBench for a machine with another recording.
-func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint)) *bench {
-	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, dir: dir, machine: udevtest.New(t, recording)}
+	b := &bench{t: t, dir: dir, machine: udevtest.New(t, widget)}
 	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	host := &device.Host{Tree: sysfs.At(b.machine.Root())}
 	inv := inventory.New(inventory.Options{
