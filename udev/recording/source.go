@@ -3,6 +3,7 @@
 package recording
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -28,9 +29,9 @@ const quietPeriod = 20 * time.Millisecond
 // maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices is about 20 MB in size.
 const maxText = 64 << 20
 
-// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. The tree
-// is in a temporary directory below $TMPDIR. For thousands of devices, that directory should be on a RAM disk, because each device
-// has a dozen files.
+// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. A Source keeps only the
+// devices in memory. The tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of devices, that
+// directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
 	// Listen calls Warn with the reason if it rejects a saved file. It then continues with the previous recording. Warn must be
 	// set before Listen is called.
@@ -40,8 +41,8 @@ type Source struct {
 	root    string
 	watcher *directory.Watch
 
-	mu        sync.Mutex // locked while the tree changes
-	recording *Recording // the present content of the tree
+	mu      sync.Mutex // locked while the tree changes
+	devices []udev.Device
 }
 
 // Open reads a recording, writes its tree to a temporary directory, and starts to watch the file. The parameter is the name of a
@@ -65,40 +66,42 @@ func Open(file string) (_ *Source, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.recording, err = readRecording(file); err != nil {
+	text, r, err := readRecording(file, nil)
+	if err != nil {
 		return nil, err
 	}
 	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
 		return nil, fmt.Errorf("write the tree of the recording: %w; set TMPDIR", err)
 	}
-	return s, s.recording.Write(s.root)
+	if err := r.Write(s.root); err != nil {
+		return nil, err
+	}
+	s.devices = r.Devices()
+	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
 // Check reads a recording, and returns the error with which Open would reject it.
 func Check(file string) error {
-	_, err := readRecording(file)
+	_, _, err := readRecording(file, nil)
 	return err
 }
 
-// readRecording reads and parses a recording.
-func readRecording(file string) (r *Recording, err error) {
-	var text []byte
+// readRecording reads and parses a recording. If the text is the same as the parameter "known", readRecording does not parse it,
+// and returns nil instead of a recording.
+func readRecording(file string, known []byte) (text []byte, r *Recording, err error) {
 	bundled := Bundled()
 	if i := slices.IndexFunc(bundled, func(b BundledFile) bool { return b.Name == file }); i >= 0 {
 		text = bundled[i].Text
 	} else {
 		text, err = fsutil.ReadRegular(file, maxText)
 	}
-	if err == nil && len(text) == 0 {
-		err = errors.New("the file is empty; for a machine without devices, write a comment")
-	}
-	if err == nil {
+	if err == nil && (known == nil || !bytes.Equal(text, known)) {
 		r, err = Parse(text)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
+		return nil, nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
 	}
-	return r, nil
+	return text, r, nil
 }
 
 // Root returns the directory that contains sys, dev and proc.
@@ -120,7 +123,7 @@ func (s *Source) Close() error {
 func (s *Source) Enumerate() ([]udev.Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.recording.Devices(), nil
+	return slices.Clone(s.devices), nil
 }
 
 // Listen updates the tree each time the file is saved, and sends events for the differences. If the file is removed, the tree
@@ -155,24 +158,39 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// reload reads the file, updates the tree, and returns events for the differences.
+// reload reads the file. If the text has changed, reload updates the tree and the copy of the text, and returns events for the
+// differences.
 func (s *Source) reload() ([]udev.Event, error) {
-	after, err := readRecording(s.file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	present, err := os.ReadFile(s.copyName())
+	if err != nil {
+		return nil, err
+	}
+	text, after, err := readRecording(s.file, present)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// If an editor is replacing the file, another event follows.
 		return nil, nil
-	case err != nil:
+	case err != nil || after == nil:
+		return nil, err
+	case len(text) == 0:
+		return nil, fmt.Errorf("open recording %s: the file is empty; for a machine without devices, write a comment", s.file)
+	}
+	before, err := Parse(present)
+	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	events, err := s.recording.Update(s.root, after)
-	if err == nil {
-		s.recording = after
+	events, err := before.Update(s.root, after)
+	if err != nil {
+		return nil, err
 	}
-	return events, err
+	s.devices = after.Devices()
+	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
+
+// copyName returns the path to the copy of the recording's text.
+func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 //go:embed bundled/*.umockdev
 var bundled embed.FS
