@@ -4,11 +4,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/control"
@@ -62,5 +64,23 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 	if !slices.Equal(served, []string{path}) {
 		t.Errorf("served %q, want %q alone", served, path)
+	}
+}
+
+// TestSocketIsNotPassedOn checks that a daemon that systemd started without the event socket reports how to get it.
+func TestSocketIsNotPassedOn(t *testing.T) {
+	err := errors.New("address family not supported by protocol")
+	const remedy = "systemctl stop metalplugd && systemctl start metalplugd"
+	for _, c := range []struct {
+		sockets map[string]*os.File
+		told    bool
+	}{
+		{nil, false}, {map[string]*os.File{"control": os.Stdin}, true}, {map[string]*os.File{"uevent": os.Stdin}, false},
+	} {
+		d := daemon{Options: Options{Sockets: c.sockets}}
+		got := d.explainSocket(err)
+		if !errors.Is(got, err) || strings.Contains(got.Error(), remedy) != c.told {
+			t.Errorf("with %v: %v", c.sockets, got)
+		}
 	}
 }

@@ -117,7 +117,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc, Cgroup: paths.Cgroup})
 	if err != nil {
-		return nil, err
+		return nil, d.explainSocket(err)
 	}
 	if err := s.KernelLog(); err != nil {
 		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
@@ -133,6 +133,15 @@ func (d *daemon) open() (closeSource func(), err error) {
 		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: helper.Touch(d.Config.Reset, paths.Sysfs, d.File),
 	}
 	return func() { s.Close() }, nil
+}
+
+// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if the
+// unit was changed while it was active. The unit's sandbox does not allow metalplugd to open an event socket itself.
+func (d *daemon) explainSocket(err error) error {
+	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
+		return err
+	}
+	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket; systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
 func (d *daemon) build(last time.Time) {
