@@ -242,6 +242,19 @@ func otherData(in *installation, t *testing.T) {
 	}
 }
 
+// cordonAll withholds the offered disks, so that a pod gets and the machine erases only the disk that a step plugs in. The
+// returned function ends this.
+func (s *story) cordonAll(t *testing.T) (end func()) {
+	t.Helper()
+	ids := s.healthy(nvme)
+	s.m.Run(append([]string{"metalplugctl", "cordon"}, ids...)...)
+	s.await(t, nvme, 0)
+	return func() {
+		s.m.Run(append([]string{"metalplugctl", "uncordon"}, ids...)...)
+		s.await(t, nvme, int64(len(ids)))
+	}
+}
+
 // zeroing is a script that succeeds when a helper has been in BLKZEROOUT for longer than a working drive needs.
 const zeroing = `for p in $(pgrep -x metalplug-reset); do
 	if grep -qs zeroout /proc/$p/task/*/stack && sleep 2 && grep -qs zeroout /proc/$p/task/*/stack; then exit 0; fi
@@ -258,10 +271,10 @@ func twin(in *installation, t *testing.T) {
 	}
 	before := other.sum()
 
-	count := in.allocatable(nvme)
+	defer in.cordonAll(t)()
 	node := "/dev/" + in.plug(t, first)
-	in.await(t, nvme, count+1)
-	pod := vm.Pod{UID: "has-a-twin", Limits: map[string]int64{nvme: count + 1}}
+	in.await(t, nvme, 1)
+	pod := one("has-a-twin")
 	in.run(pod)
 	in.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=40 oflag=direct status=none")
 	in.m.StallWrites(first, true)
@@ -276,7 +289,7 @@ func twin(in *installation, t *testing.T) {
 	name := in.plug(t, second)
 	in.m.Sh("pkill -CONT -x metalplug-reset || true")
 	in.because(t, name, "ext4")
-	in.await(t, nvme, count)
+	in.await(t, nvme, 0)
 	in.m.Unplug(second)
 	if other.sum() != before {
 		t.Error("the other disk was written to")
@@ -287,76 +300,83 @@ func twin(in *installation, t *testing.T) {
 // not get the drive until the method zero has erased it.
 func keepsDiscarded(in *installation, t *testing.T) {
 	in.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
+	defer in.cordonAll(t)()
 	d := vm.Drive{Serial: "KEEPS", SizeMiB: 96, KeepsDiscarded: true}
-	count := in.allocatable(nvme)
 	name := in.plug(t, d)
-	in.await(t, nvme, count+1)
-	pod := vm.Pod{UID: "writes-to-a-liar", Limits: map[string]int64{nvme: count + 1}}
+	in.await(t, nvme, 1)
+	pod := one("writes-to-a-liar")
 	in.run(pod)
 	in.m.Sh("dd if=/dev/urandom of=/dev/" + name + " bs=1M seek=64 count=1 oflag=direct status=none")
 	in.kubelet.RemovePod(pod)
 	found := in.because(t, name, "keeps")
-	in.await(t, nvme, count)
+	in.await(t, nvme, 0)
 	in.reload(t, turnoverConfig)
 	in.m.Run("metalplugctl", "reset", found.ID, "--scrub", "zero", "--yes")
-	in.await(t, nvme, count+1)
-	in.unplugErased(t, d, count)
+	in.await(t, nvme, 1)
+	in.unplugErased(t, d, 0)
 }
 
 // otherNumber plugs in a drive again while its old node is open. The kernel then gives different numbers to the disk and the
 // generic node. The drive must still work.
 func otherNumber(in *installation, t *testing.T) {
+	defer in.cordonAll(t)()
 	d := vm.Drive{Serial: "NUMBER"}
-	count := in.allocatable(nvme)
 	old := in.plug(t, d)
-	in.await(t, nvme, count+1)
+	in.await(t, nvme, 1)
 	p := in.m.Start("sh", "-c", "exec 3</dev/"+old+"; echo open; exec sleep infinity")
 	defer p.Stop()
 	if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
 		t.Fatal(err)
 	}
 	in.m.Unplug(d)
-	in.await(t, nvme, count)
+	in.await(t, nvme, 0)
 	name := in.plug(t, d)
 	t.Logf("%s is %s now", old, name)
-	in.await(t, nvme, count+1)
-	pod := vm.Pod{UID: "gets-the-number", Limits: map[string]int64{nvme: count + 1}}
+	in.await(t, nvme, 1)
+	pod := one("gets-the-number")
 	in.run(pod)
-	in.endsAll(t, pod, count+1)
+	in.endsAll(t, pod, 1)
 	p.Stop()
 	in.m.Unplug(d)
-	in.await(t, nvme, count)
+	in.await(t, nvme, 0)
 }
 
-// exportDisk makes a storage target open a disk under different names. metalplug must recognise the disk under each name.
+// exportDisk makes a storage target open a disk under different names. metalplug must recognise the disk under each name. If the
+// name is a path that the sandbox hides, metalplug must withdraw every disk.
 func exportDisk(in *installation, t *testing.T) {
 	n := in.m.Namespaces()[drives[0].Serial]
 	before := in.allocatable(nvme)
+	look := func() {
+		for _, d := range drives {
+			in.trigger(block(in.m.Namespaces()[d.Serial]))
+		}
+	}
 	in.m.Sh(`modprobe nvmet; mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
 		mkdir -p /srv /sys/kernel/config/nvmet/subsystems/t1/namespaces/1`)
 	const namespace = "/sys/kernel/config/nvmet/subsystems/t1/namespaces/1"
-	for _, c := range []struct{ name, make, export string }{
-		{"by a link", "ln -sf " + n + " /srv/disk", "/srv/disk"},
-		{"by a node of another name", "cp -a " + n + " /dev/export0", "/dev/export0"},
-		{"by a path with a second slash", "true", "/" + n},
+	for _, c := range []struct {
+		name, make, export string
+		left               int64
+	}{
+		{"by a link", "ln -sf " + n + " /dev/link0", "/dev/link0", before - 1},
+		{"by a node of another name", "cp -a " + n + " /dev/export0", "/dev/export0", before - 1},
+		{"by a path with a second slash", "true", "/" + n, before - 1},
+		{"by a link that the sandbox hides", "ln -sf " + n + " /srv/disk", "/srv/disk", 0},
 	} {
 		in.m.Sh(c.make + "; echo " + c.export + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable")
-		in.trigger(block(n))
+		look()
 		in.because(t, path.Base(n), "exported")
-		in.await(t, nvme, before-1)
+		in.await(t, nvme, c.left)
 		in.m.Sh("echo 0 > " + namespace + "/enable")
-		in.trigger(block(n))
+		look()
 		in.await(t, nvme, before)
 	}
 	in.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; " +
 		"for i in $(seq 100); do umount /sys/kernel/config && break; sleep 0.1; done; ! mountpoint -q /sys/kernel/config") // a helper may be reading configfs
-	in.trigger(block(n))
+	look()
 	in.because(t, path.Base(n), "configfs")
 	in.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +
-		" /sys/kernel/config/nvmet/subsystems/t1; modprobe -r nvmet; rm -f /srv/disk /dev/export0")
-	in.trigger(block(n))
-	for _, d := range drives {
-		in.trigger(block(in.m.Namespaces()[d.Serial]))
-	}
+		" /sys/kernel/config/nvmet/subsystems/t1; modprobe -r nvmet; rm -f /srv/disk /dev/export0 /dev/link0")
+	look()
 	in.await(t, nvme, before)
 }
