@@ -16,6 +16,8 @@ import (
 	"sync"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
@@ -83,7 +85,7 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 		fields = appendField(fields, "MESSAGE_ID", id)
 	}
 	entry := appendField(nil, "PRIORITY", strconv.Itoa(int(priority(r.Level))))
-	entry = appendField(entry, "MESSAGE", strings.ReplaceAll(text.String(), "\n", " "))
+	entry = appendField(entry, "MESSAGE", fsutil.Printable(text.String()))
 	_, err := h.w.Write(append(entry, fields...))
 	return err
 }

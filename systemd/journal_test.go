@@ -45,16 +45,16 @@ func TestJournalFields(t *testing.T) {
 	var entry bytes.Buffer
 	log := slog.New(&journalHandler{level: slog.LevelInfo, w: &entry})
 	long := strings.Repeat("x", 2*fieldSize)
-	log.With("class", "nvme").Log(t.Context(), LevelNotice, "device gone", "device", "nvme-1", "err", errors.New("unplugged\nat night"),
+	log.With("class", "nvme").Log(t.Context(), LevelNotice, "device gone", "device", "nvme-1", "err", errors.New("unplugged\nat night\x1b[31m\xff"),
 		"pod", "", "stack", long)
 	got := fields(t, entry.Bytes())
 	for name, want := range map[string]string{
-		"MESSAGE":          "device gone class=nvme device=nvme-1 err=unplugged at night",
+		"MESSAGE":          "device gone class=nvme device=nvme-1 err=unplugged at night [31m\uFFFD",
 		"PRIORITY":         "5",
 		"MESSAGE_ID":       MessageIDs()["device gone"],
 		"METALPLUG_DEVICE": "nvme-1",
 		"METALPLUG_CLASS":  "nvme",
-		"METALPLUG_ERR":    "unplugged\nat night",
+		"METALPLUG_ERR":    "unplugged\nat night\x1b[31m\xff",
 		"METALPLUG_STACK":  long[:fieldSize] + "...",
 	} {
 		if got[name] != want || want == "" {

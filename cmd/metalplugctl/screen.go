@@ -11,10 +11,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // These control sequences set the colour of text in a terminal (ECMA-48 SGR).
@@ -136,15 +137,8 @@ func wrapText(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// clean removes control characters from a text, because parts of the text may come from hardware.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
-}
+// clean replaces control characters in a text, because parts of the text may come from hardware.
+func clean(text string) string { return fsutil.Printable(text) }
 
 // cleanLines returns an error's text without control characters. These characters may come from an argument, or from a name that
 // hardware provides.

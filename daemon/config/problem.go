@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // Problem is an error in a configuration.
@@ -49,14 +49,7 @@ func (p Problems) Error() string {
 func quote(s string) string { return fmt.Sprintf("%.80q", s) }
 
 // oneLine returns the first 160 characters of a text, on one line and without quotes.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return utf8.RuneError
-		}
-		return r
-	}, fmt.Sprintf("%.160s", s))
-}
+func oneLine(s string) string { return fsutil.Printable(fmt.Sprintf("%.160s", s)) }
 
 // Alternatives joins words in the form "a, b or c".
 func Alternatives(words []string) string {

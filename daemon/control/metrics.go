@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // metrics contains metalplugd's metrics in a separate registry, so that metrics of other packages are not included.
@@ -195,7 +195,7 @@ func (s scrape) collect(gauge func(desc *prometheus.Desc, value float64, labels 
 	if id == "" || resource == "" {
 		return
 	}
-	gauge(infoDesc, 1, resource, id, strings.ToValidUTF8(shown.Model, "?"), shown.PCI, strconv.Itoa(shown.NUMANode))
+	gauge(infoDesc, 1, resource, id, fsutil.Printable(shown.Model), shown.PCI, strconv.Itoa(shown.NUMANode))
 	gauge(stateDesc, 1, resource, id, shown.State)
 	gauge(cordonedDesc, boolValue(shown.Cordoned), resource, id)
 	if d.Resource == "" { // the device is a disk that is not proven yet

@@ -73,6 +73,14 @@ metalplug_uevent_to_send_seconds_count 1
 metalplug_uevents_total 0
 `
 
+// TestHardwareSteersNoScrape checks that the name of a device's model cannot steer the terminal of a user who reads the metrics.
+func TestHardwareSteersNoScrape(t *testing.T) {
+	b := start(t, strings.Replace(widget("A", "A"), "A: sick", "E: ID_MODEL=a\x1b[31mb\"\xff\nA: sick", 1))
+	if all := b.metrics(); !strings.Contains(all, `model="a [31mb\"`+"\uFFFD\"") {
+		t.Errorf("%q", all)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	b := start(t, machine())
 	b.server.SetHolders(map[string][]api.Pod{

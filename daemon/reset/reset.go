@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // Do is the kind of request.
@@ -174,12 +175,7 @@ func (r Request) validate() error {
 // cleanText prepares a text for use in a message. cleanText replaces control characters and invalid UTF-8, and shortens a long
 // text.
 func cleanText(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f {
-			return '?'
-		}
-		return c
-	}, strings.ToValidUTF8(text, "?"))
+	text = fsutil.Printable(text)
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 

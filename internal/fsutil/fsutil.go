@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fsutil reads and replaces metalplug's own files, and shortens errors.
+// Package fsutil reads and replaces metalplug's own files. The package also shortens errors and cleans texts for messages.
 package fsutil
 
 import (
@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,4 +99,15 @@ func Cause(err error) error {
 		return errno
 	}
 	return err
+}
+
+// Printable replaces unprintable characters, such as control characters, with spaces, and invalid UTF-8 with U+FFFD. Parts of a
+// text may come from hardware. A terminal would interpret control characters, and journalctl would not show the text.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
