@@ -145,7 +145,7 @@ func (c request) newCordon() api.Cordon {
 // that is cordoned.
 func (s *Server) resolveName(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {
+		switch ids := s.idsOf(r.PathValue("id")); {
 		case len(ids) == 1:
 			r.SetPathValue("id", ids[0])
 		case len(ids) > 1:
@@ -157,8 +157,8 @@ func (s *Server) resolveName(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // idsOf returns the IDs of the devices that have a name, without duplicates.
-func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
-	q := question{Server: s, what: name}
+func (s *Server) idsOf(name string) (ids []string) {
+	q := question{Server: s, what: name, config: s.Config.Load()}
 	q.snapshot, _ = s.Inventory.Snapshot()
 	for _, d := range q.findKnown() {
 		for _, part := range d.Parts() { // a bundle is cordoned and reset through its members
@@ -166,7 +166,7 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 		}
 	}
 	if len(ids) == 0 {
-		answer, _ := s.explain(ctx, name) // if explain fails, the list stays empty
+		answer, _ := q.answer() // if this fails, the list stays empty
 		for _, x := range answer.Found {
 			if x.Device != nil {
 				ids = append(ids, x.Device.ID)

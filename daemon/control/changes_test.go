@@ -5,6 +5,7 @@ package control
 import (
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -91,16 +92,35 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhyWaitIsLimited checks that a request which waits for hardware that does not answer delays other clients only
-// briefly.
-func TestWhyWaitIsLimited(t *testing.T) {
+// TestTurnIsLimited checks that a client which does not read its answer, or hardware that does not answer, delays the same
+// user's next client only briefly. The clients of the other users are not delayed.
+func TestTurnIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{asking: make(chan struct{}, 1)}
-		s.asking <- struct{}{}
-		began, answer := time.Now(), httptest.NewRecorder()
-		s.sendWhy(answer, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/why?what=x", nil))
-		if answer.Code != 503 || !strings.Contains(answer.Body.String(), errBusy.Error()) || time.Since(began) != explainTimeout {
-			t.Errorf("%d after %v: %s", answer.Code, time.Since(began), answer.Body)
+		stuck, ended := make(chan struct{}), make(chan struct{})
+		handler := inTurn(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/stuck" {
+				<-stuck
+			}
+		})
+		get := func(path, uid string) (code int, took time.Duration) {
+			began, answer := time.Now(), httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(t.Context(), "GET", path, nil)
+			r.RemoteAddr = uid
+			handler(answer, r)
+			return answer.Code, time.Since(began)
+		}
+		go func() { get("/stuck", "65534"); close(ended) }()
+		synctest.Wait()
+		if code, took := get("/", "65534"); code != 503 || took != turnTimeout {
+			t.Errorf("%d after %v", code, took)
+		}
+		if code, took := get("/", "0"); code != 200 || took != 0 {
+			t.Errorf("root: %d after %v", code, took)
+		}
+		close(stuck)
+		<-ended
+		if code, _ := get("/", "65534"); code != 200 {
+			t.Errorf("after the end of the first request: %d", code)
 		}
 	})
 }

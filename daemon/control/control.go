@@ -5,9 +5,10 @@
 //
 // Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change devices. No
 // client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. The server
-// takes each answer from an immutable snapshot. The server disconnects a client that neither sends nor reads in time. The server
-// does not queue events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client
-// that reads slowly gets fewer events, and gets them later.
+// takes each answer from an immutable snapshot. The server gives one large answer of each kind at a time to root, and one at a
+// time to all other users. The server disconnects a client that neither sends nor reads in time. The server does not queue
+// events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client that reads
+// slowly gets fewer events, and gets them later.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //
@@ -32,7 +33,7 @@
 // invalid request, and 403 if the client is not uid 0. The status code is 404 for an unknown device or path, and 405 for a method
 // that is not in the list above. The status code is 409 if the device's state does not allow the change. The status code is 413
 // or 431 if the request is too large, and 502 if the kubelet does not answer. The status code is 503 if hardware does not answer,
-// or if a claim's devices are being reset or erased.
+// if another client does not read its answer, or if a claim's devices are being reset or erased.
 package control
 
 import (
@@ -106,9 +107,6 @@ type Server struct {
 	*metrics
 
 	links Links
-	// asking contains a value while an explanation is in progress. Only one explanation may run at a time, because each one
-	// enumerates all devices.
-	asking chan struct{}
 
 	mu       sync.Mutex
 	changed  chan struct{}     // closed and replaced after a change that no snapshot shows
@@ -122,7 +120,7 @@ type Server struct {
 
 // New returns a server. To serve clients, call [Server.Serve] or [Server.ServeMetrics].
 func New(o Options) *Server {
-	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
+	s := &Server{Options: o, changed: make(chan struct{})}
 	s.metrics = newMetrics(s)
 	return s
 }

@@ -522,6 +522,44 @@ func TestReadersLockNoOneOut(t *testing.T) {
 	}
 }
 
+// TestSlowReadersNeedLittleMemory connects clients that request large answers and read nothing. All of them are clients of a
+// user with read access. The answers exist one at a time, and root's client is served at once.
+func TestSlowReadersNeedLittleMemory(t *testing.T) {
+	var many strings.Builder
+	for n := range 2000 {
+		fmt.Fprintf(&many, "P: /devices/w%d\nE: SUBSYSTEM=widget\nE: DEVNAME=w%d\nE: ID_PATH=%d-%s\n\n", n, n, n, strings.Repeat("x", 40))
+	}
+	for _, path := range []string{"/v1/devices", "/v1/topology", "/metrics"} {
+		t.Run(path, func(t *testing.T) {
+			b := start(t, many.String())
+			if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {
+				t.Fatal(err)
+			}
+			begun := make(chan net.Conn, 8)
+			for range cap(begun) {
+				c := asNobody(t, b.Socket)
+				fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+				go func() {
+					if _, err := c.Read(make([]byte, 1)); err == nil {
+						begun <- c
+					}
+				}()
+			}
+			first := <-begun
+			for range 10 { // each answer takes about as long as one to another client
+				if answer := exchange(t, b.dial(), "GET "+path, ""); !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
+					t.Errorf("root: %.100s", answer)
+				}
+			}
+			if len(begun) > 0 {
+				t.Errorf("%d more answers have begun, although the first client does not read its answer", len(begun))
+			}
+			first.Close()
+			(<-begun).Close()
+		})
+	}
+}
+
 func TestNoAnswer(t *testing.T) {
 	left := filepath.Join(t.TempDir(), "left.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})

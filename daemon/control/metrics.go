@@ -109,7 +109,7 @@ func result(err error) string {
 // sendMetrics sends all metrics in the format that the client prefers. sendMetrics collects all metrics before it sends the first
 // byte, so that a client gets either all metrics or an error.
 func (s *Server) sendMetrics() http.Handler {
-	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
+	return inTurn(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP)
 }
 
 // scrape generates metrics for the current state on each scrape. If each change updated the values instead, a missed change would

@@ -23,14 +23,14 @@ func readingRoutes(s *Server, mux *http.ServeMux) {
 		snapshot, _ := s.Inventory.Snapshot()
 		send(w, s.resources(snapshot))
 	})
-	mux.HandleFunc("GET /v1/devices", s.sendDevices)
-	mux.HandleFunc("GET /v1/devices/{id}", s.resolveName(s.sendDevice))
+	mux.HandleFunc("GET /v1/devices", inTurn(s.sendDevices))
+	mux.HandleFunc("GET /v1/devices/{id}", inTurn(s.resolveName(s.sendDevice)))
 	mux.HandleFunc("GET /v1/events", s.sendEvents)
-	mux.HandleFunc("GET /v1/why", s.sendWhy)
-	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /v1/why", inTurn(s.sendWhy))
+	mux.HandleFunc("GET /v1/topology", inTurn(func(w http.ResponseWriter, _ *http.Request) {
 		snapshot, _ := s.Inventory.Snapshot()
 		send(w, NewTopology(&s.Host.Tree, &s.links, snapshot, s.heldBy()))
-	})
+	}))
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())
 }
@@ -40,8 +40,8 @@ func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
 	claimRoutes(s, mux, requireOwner)
-	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.resolveName(s.changeHandler(s.cordon)))
-	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.resolveName(s.changeHandler(s.uncordon)))
+	mux.HandleFunc("POST /v1/devices/{id}/cordon", requireOwner(s.resolveName(s.changeHandler(s.cordon))))
+	mux.HandleFunc("POST /v1/devices/{id}/uncordon", requireOwner(s.resolveName(s.changeHandler(s.uncordon))))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changeHandler(
 		// A reset that has started continues after the client disconnects.
 		func(ctx context.Context, id string, c request) (string, error) {
@@ -50,6 +50,31 @@ func (s *Server) routes() *http.ServeMux {
 	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changeHandler(
 		func(ctx context.Context, id string, c request) (string, error) { return s.Adopt(ctx, id, c.Change) }))
 	return mux
+}
+
+// turnTimeout is how long a client waits for its turn. The rest of [answerTimeout] remains for the client's own answer.
+const turnTimeout = 10 * time.Second
+
+// errTurn is the error for a client that has not got its turn in time.
+var errTurn = errors.New("an earlier request is still in progress: its client does not read the answer, or hardware does not answer; " +
+	"repeat the command")
+
+// inTurn returns a handler that gives one answer at a time to root, and one at a time to all other users. inTurn is for requests
+// that need much memory or time on a node with many devices. Without inTurn, clients that do not read their answers could
+// exceed metalplugd's memory limit.
+func inTurn(next http.HandlerFunc) http.HandlerFunc {
+	turns := map[bool]chan struct{}{true: make(chan struct{}, 1), false: make(chan struct{}, 1)}
+	return func(w http.ResponseWriter, r *http.Request) {
+		turn := turns[r.RemoteAddr == "0"]
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+			next(w, r)
+		case <-r.Context().Done():
+		case <-time.After(turnTimeout):
+			refuse(w, http.StatusServiceUnavailable, errTurn)
+		}
+	}
 }
 
 // refuse sends the reason why a request is refused.

@@ -4,7 +4,6 @@ package control
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/bundle"
@@ -25,48 +23,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// explainTimeout is how long a client waits for another client's explanation to end. An explanation takes a second on a
-// large node, and longer only if hardware does not answer. The rest of [answerTimeout] remains for the waiting client's
-// own explanation.
-const explainTimeout = 10 * time.Second
-
-// errBusy means that another client's explanation has taken too long.
-var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
-
-// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a sysfs path. sendWhy
-// serves one client at a time, because each explanation enumerates all devices.
+// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a sysfs path.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")
 	if what == "" {
 		refuse(w, http.StatusBadRequest, errors.New("invalid what=: must be an ID, a node in /dev, a PCI address or a path in sysfs"))
 		return
 	}
-	answer, err := s.explain(r.Context(), what)
-	switch {
-	case r.Context().Err() != nil:
-	case errors.Is(err, errBusy):
-		refuse(w, http.StatusServiceUnavailable, err)
-	case err != nil:
-		refuse(w, http.StatusNotFound, err)
-	default:
-		send(w, answer)
-	}
-}
-
-// explain finds out why the devices with the given name are offered or not. If another call is in progress, explain first waits
-// up to [explainTimeout] for its end.
-// The error may be [errBusy] or the context's error.
-func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
-	select {
-	case s.asking <- struct{}{}:
-		defer func() { <-s.asking }()
-	case <-ctx.Done():
-		return api.Answer{}, ctx.Err()
-	case <-time.After(explainTimeout):
-		return api.Answer{}, errBusy
-	}
 	q := question{Server: s, what: what, config: s.Config.Load()}
-	return q.answer()
+	answer, err := q.answer()
+	if err != nil {
+		refuse(w, http.StatusNotFound, err)
+		return
+	}
+	send(w, answer)
 }
 
 // question is a request for an explanation, with metalplugd's state at the time of the request.
