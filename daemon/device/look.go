@@ -119,6 +119,7 @@ func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
 	if d.Class.Offer != nil {
 		s.Offer = d.Class.Offer(h, d)
 	}
+	s.Offer = joinErrors(s.Offer, vfioDuplicate(h, rules, *d.Udev))
 	if err != nil {
 		s.objection = s.Offer
 		if OnlyInUse(s.Offer) { // not %w, because the inventory would ignore the error while a pod holds the disk

@@ -311,7 +311,27 @@ func TestVFIO(t *testing.T) {
 		{name: "without a group and without iommufd", recording: "node-vfio-device", rules: anyNode(map[string]string{"SUBSYSTEM": "vfio-dev"}), edits: []string{"N: iommu", "N: other"}, want: `
 			node-vfio-dev-0000:6b:00.2 numa0
 			  held back: not complete: /dev/iommu is missing`},
+		// Two pods could otherwise get the same hardware.
+		{name: "with an offered group", recording: "node-vfio-device", edits: vfioGroup, rules: anyNode(map[string]string{"PCI_ID": "8086:4941"}), want: `
+			node-vfio-dev-0000:6b:00.2 numa0
+			  held back: not for containers: test/node offers the same hardware as /dev/vfio/121
+			  /dev/vfio/devices/vfio3
+			  /dev/iommu
+			node-vfio-0000:6b:00.2 numa0
+			  /dev/vfio/121
+			  /dev/vfio/vfio`},
+		{name: "with a group that is not offered", recording: "node-vfio-device", edits: vfioGroup, rules: anyNode(map[string]string{"SUBSYSTEM": "vfio-dev"}), want: `
+			node-vfio-dev-0000:6b:00.2 numa0
+			  /dev/vfio/devices/vfio3
+			  /dev/iommu`},
 	})
+}
+
+// vfioGroup changes the recording node-vfio-device, so that the kernel also provides the device's VFIO group.
+var vfioGroup = []string{
+	"L: driver=", "L: iommu_group=../../../kernel/iommu_groups/121\nL: driver=",
+	"P: /devices/virtual/misc/iommu", "P: /devices/virtual/vfio/121\nN: vfio/121\nE: SUBSYSTEM=vfio\nE: MAJOR=511\nE: MINOR=0\n\n" +
+		"P: /devices/virtual/misc/vfio\nN: vfio/vfio\nE: SUBSYSTEM=misc\nE: MAJOR=10\nE: MINOR=196\n\nP: /devices/virtual/misc/iommu",
 }
 
 func TestNodeID(t *testing.T) {

@@ -71,6 +71,19 @@ func vfioViable(h *Host, u udev.Device) error {
 	return joinErrors(reasons...)
 }
 
+// vfioDuplicate returns an error if u is a VFIO device and a rule takes the device's VFIO group. The kernel can provide both
+// nodes for the same hardware, and two pods could then get this hardware.
+func vfioDuplicate(h *Host, rules []Rule, u udev.Device) error {
+	if u.Subsystem != "vfio-dev" {
+		return nil
+	}
+	group, _ := udev.ReadKernel(h.Sys, "/sys/devices/virtual/vfio/"+h.Link(vfioFunctions(h, u)[0], "iommu_group"))
+	if rule, _, _ := nodeRule(h, rules, group); rule != nil { // without a group, there is no node and no rule
+		return excludedf("%s offers the same hardware as %s", rule.Resource, group.DevNode)
+	}
+	return nil
+}
+
 // noIOMMU is the prefix of the name of a group that has no IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
