@@ -36,7 +36,7 @@ type client struct {
 	reset   reset.Client
 	holders cgroup.Client
 
-	slots sync.Map // maps a sysfs path to a chan struct{} with one slot; the slot is full while a helper is working on the device
+	locks sync.Map // maps a sysfs path to a chan struct{} with a buffer of one, which is full while a helper is working on the device
 
 	mu   sync.Mutex
 	next *question // the request that other callers may join, or nil
@@ -70,20 +70,20 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper is working on a device, and then claims it, so that no helper erases a disk while another helper
+// lock waits until no helper is working on a device, and then locks it, so that no helper erases a disk while another helper
 // reads it.
-func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
-	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
-	slot := value.(chan struct{})
+func (h *client) lock(ctx context.Context, path string) (unlock func(), err error) {
+	value, _ := h.locks.LoadOrStore(path, make(chan struct{}, 1))
+	lock := value.(chan struct{})
 	select {
-	case slot <- struct{}{}:
-		return func() { <-slot }, nil
+	case lock <- struct{}{}:
+		return func() { <-lock }, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: another metalplug request uses the disk: %w", device.ErrInUse, ctx.Err())
 	}
 }
 
-// probe asks metalplug-reset to inspect a disk. If no pod holds the disk, probe first claims the disk.
+// probe asks metalplug-reset to inspect a disk. If no pod holds the disk, probe first locks the disk.
 func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Report, error) {
 	do := reset.Probe
 	switch {
@@ -92,36 +92,35 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	case t.Offered:
 		do = reset.Offer
 	}
-	r := request(ctx, do, t)
 	if !held {
-		release, err := h.claim(ctx, t.SysPath)
+		unlock, err := h.lock(ctx, t.SysPath)
 		if err != nil {
 			return device.Report{}, fmt.Errorf("%w: another request for the device is in progress: %w", device.ErrUnanswered, ctx.Err())
 		}
-		defer release()
+		defer unlock()
 	}
-	return h.sendRequest(ctx, r)
+	return h.sendRequest(ctx, request(ctx, do, t))
 }
 
-// survey asks metalplug-reset to read a disk. survey claims the disk, because askHolders would otherwise report the helper as a
+// survey asks metalplug-reset to read a disk. survey locks the disk, because askHolders would otherwise report the helper as a
 // user of the disk.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
-	release, err := h.claim(ctx, t.SysPath)
+	unlock, err := h.lock(ctx, t.SysPath)
 	if err != nil {
 		return device.Report{}, err
 	}
-	defer release()
+	defer unlock()
 	r := request(ctx, reset.Survey, t)
 	r.From = from
 	return h.sendRequest(ctx, r)
 }
 
 func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (device.Report, error) {
-	release, err := h.claim(ctx, t.SysPath)
+	unlock, err := h.lock(ctx, t.SysPath)
 	if err != nil {
 		return device.Report{}, err
 	}
-	defer release()
+	defer unlock()
 	r := request(ctx, reset.Prepare, t)
 	if r.Work = w; w.Blank {
 		r.Fingerprint = reset.Blank

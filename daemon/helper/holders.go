@@ -21,9 +21,9 @@ import (
 // metalplug-reset may itself have a disk open.
 func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	var numbers []cgroup.Number
-	var ours []string
-	for _, path := range nodes {
-		n, err := numberOf(path)
+	var paths []string
+	for _, node := range nodes {
+		n, err := numberOf(node)
 		if err != nil {
 			return nil, err
 		}
@@ -36,13 +36,13 @@ func (h *client) askHolders(ctx context.Context, nodes []string) ([]device.Holde
 				numbers = append(numbers, n)
 			}
 		}
-		ours = append(ours, at...)
+		paths = append(paths, at...)
 	}
-	release, err := h.claimAll(ctx, ours)
+	unlock, err := h.lockAll(ctx, paths)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer unlock()
 	answer, err := h.ask(ctx, numbers)
 	if err != nil {
 		return nil, err
@@ -115,25 +115,25 @@ func (h *client) send(q *question) {
 	finish() // the helper may not have started
 }
 
-// claimAll claims several devices. claimAll claims each of them once and in sorted order, so that callers never deadlock.
-func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
+// lockAll locks several devices. lockAll locks each of them once and in sorted order, so that callers never deadlock.
+func (h *client) lockAll(ctx context.Context, paths []string) (unlock func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)
-	var releases []func()
-	release = func() {
-		for _, one := range releases {
+	var unlocks []func()
+	unlock = func() {
+		for _, one := range unlocks {
 			one()
 		}
 	}
 	for _, path := range slices.Compact(paths) {
-		one, err := h.claim(ctx, path)
+		one, err := h.lock(ctx, path)
 		if err != nil {
-			release()
+			unlock()
 			return nil, err
 		}
-		releases = append(releases, one)
+		unlocks = append(unlocks, one)
 	}
-	return release, nil
+	return unlock, nil
 }
 
 // numberOf returns a node's device number.

@@ -52,13 +52,13 @@ type seed [8]byte
 
 // seed returns the seed that a fingerprint contains. If the text is not a fingerprint, seed returns a new seed for the disk
 // (Documentation/ABI/stable/sysfs-block, queue/rotational).
-func (c *claim) seed(fingerprint string) (s seed) {
+func (f *diskFile) seed(fingerprint string) (s seed) {
 	if isFingerprint(fingerprint) {
 		return seedIn(fingerprint)
 	}
 	crand.Read(s[:]) // never fails
 	s[0] &^= 1
-	if c.Uint(c.sysPath, "queue/rotational") != 0 {
+	if f.Uint(f.sysPath, "queue/rotational") != 0 {
 		s[0] |= 1
 	}
 	return s
@@ -80,9 +80,9 @@ func seedIn(fingerprint string) (s seed) {
 }
 
 // surfaceOf reads the data for the quick check of a disk.
-func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
-	c.step.set("reading %s", c.Name())
-	return readSurface(ctx, c.size, s, c.read)
+func (f *diskFile) surfaceOf(ctx context.Context, s seed) (*surface, error) {
+	f.step.set("reading %s", f.Name())
+	return readSurface(ctx, f.size, s, f.read)
 }
 
 // readSurface reads the start and the end of a disk, and random blocks in between. readSurface reads a small disk completely. The
@@ -213,14 +213,14 @@ func randomOffsets(size int64, from seed) (chosen []int64) {
 func lastFrom(size int64) int64 { return (size - edgeSize) &^ (blockSize - 1) }
 
 // read fills the buffer p from a disk. If the kernel returns 0 bytes, the disk was removed.
-func (c *claim) read(p []byte, offset int64) error {
+func (f *diskFile) read(p []byte, offset int64) error {
 	for done := 0; done < len(p); {
-		n, err := c.pread(c.fd, p[done:], offset+int64(done))
+		n, err := f.pread(f.fd, p[done:], offset+int64(done))
 		if err != nil {
-			return errorf(Failed, "read %s at byte %d: %w", c.Name(), offset+int64(done), err)
+			return errorf(Failed, "read %s at byte %d: %w", f.Name(), offset+int64(done), err)
 		}
 		if n == 0 {
-			return errorf(Gone, "read %s at byte %d: the device ends there", c.Name(), offset+int64(done))
+			return errorf(Gone, "read %s at byte %d: the device ends there", f.Name(), offset+int64(done))
 		}
 		done += n
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // drive is the NVMe controller of an open namespace.
-type drive struct{ *claim }
+type drive struct{ *diskFile }
 
 const (
 	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID, which returns the namespace ID

@@ -23,14 +23,14 @@ import (
 type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or would also erase other disks.
-	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. The parameter "had" describes the data found before the erasure.
-	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
+	ready func(f *diskFile) error
+	// run erases the disk and returns a description of its work. The parameter v describes the data found before the erasure.
+	run func(ctx context.Context, f *diskFile, v *verification) (done string, err error)
 }
 
 // erasures returns all erase methods by name.
 func erasures() map[string]erasure {
-	always := func(*claim) error { return nil }
+	always := func(*diskFile) error { return nil }
 	return map[string]erasure{
 		"discard":        {mustVanish, always, inChunks("discard", "discarded", discardChunk, unix.BLKDISCARD)},
 		"secure-discard": {mustChange, always, inChunks("secure-discard", "securely discarded", discardChunk, unix.BLKSECDISCARD)},
@@ -48,62 +48,62 @@ func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 // writing and reads it again, because the disk may have changed since it was examined. For example, this process may have been
 // stopped for a while, or the disk may have disappeared and reappeared during a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
-	c, err := t.hold(t.SysPath, unix.O_RDWR)
+	f, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
 		return "", err
 	}
-	defer c.release()
+	defer f.release()
 	if err := t.selects(t.Request); err != nil { // the configuration may have changed too
 		return "", err
 	}
-	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
+	if err := f.lock(ctx, unix.LOCK_EX); err != nil {
 		return "", err
 	}
-	if err := c.flush(); err != nil { // otherwise the kernel would write the cache to the disk after the erasure
+	if err := f.flush(); err != nil { // otherwise the kernel would write the cache to the disk after the erasure
 		return "", err
 	}
-	now, err := t.examineAgain(ctx, c, before)
+	now, err := t.examineAgain(ctx, f, before)
 	if err != nil {
 		return "", err
 	}
-	t.answer.Appearance = appearanceOf(c.seq)
+	t.answer.Appearance = appearanceOf(f.seq)
 	e := erasures()[t.Scrub]
-	if err := e.ready(c); err != nil { // refuse the request now rather than after an hour of reading
+	if err := e.ready(f); err != nil { // refuse the request now rather than after an hour of reading
 		return "", err
 	}
-	had, err := c.collectEvidence(ctx, e.promise, now)
+	v, err := f.recordContent(ctx, e.promise, now)
 	if err != nil {
 		return "", err
 	}
-	if err := t.checkNotOpen(ctx, c); err != nil {
+	if err := t.checkNotOpen(ctx, f); err != nil {
 		return "", err
 	}
-	if err := c.flush(); err != nil { // the kernel counts data only when it writes the data from its cache to the disk
+	if err := f.flush(); err != nil { // the kernel counts data only when it writes the data from its cache to the disk
 		return "", err
 	}
-	had.written = sysfs.Written(&t.Tree, c.sysPath)
-	if err := t.checkBeforeErasure(c, e, had.written); err != nil {
+	v.written = sysfs.Written(&t.Tree, f.sysPath)
+	if err := t.checkBeforeErasure(f, e, v.written); err != nil {
 		return "", err
 	}
-	t.step.set("erasing %s by %s", c.Name(), t.Scrub)
+	t.step.set("erasing %s by %s", f.Name(), t.Scrub)
 	began := time.Now()
-	if done, err = e.run(ctx, c, had); err != nil {
+	if done, err = e.run(ctx, f, v); err != nil {
 		return "", err
 	}
-	seen, err := t.verifyErasure(ctx, c, had)
+	seen, err := t.verifyErasure(ctx, f, v)
 	switch {
-	case err != nil && had.foreign: // metalplugd must not repeat the erasure, because it would erase the other process's data
-		return done, errorf(Foreign, "another process wrote to %s during its erasure: %w", c.Name(), err)
+	case err != nil && v.foreign: // metalplugd must not repeat the erasure, because it would erase the other process's data
+		return done, errorf(Foreign, "another process wrote to %s during its erasure: %w", f.Name(), err)
 	case err != nil:
 		return done, err
 	}
-	t.answer.Written = had.written      // this number lets metalplugd notice later writes
+	t.answer.Written = v.written        // this number lets metalplugd notice later writes
 	if time.Since(began) > closeLimit { // during a long erasure, a process may have opened the disk and written to it
-		if err := t.checkNotOpen(ctx, c); err != nil {
-			return done, errorf(Foreign, "another process may have written to %s since it was erased: %w", c.Name(), err)
+		if err := t.checkNotOpen(ctx, f); err != nil {
+			return done, errorf(Foreign, "another process may have written to %s since it was erased: %w", f.Name(), err)
 		}
 	}
-	if err := c.forgetPartitions(); err != nil {
+	if err := f.forgetPartitions(); err != nil {
 		return done, err
 	}
 	t.answer.Erased = true
@@ -113,17 +113,17 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 // checkBeforeErasure makes the last checks before the erasure. No slow step may follow, because a process may open the disk after
 // the check for open files. checkBeforeErasure checks for exports, loop devices and other hosts again, because the read took time.
 // An exclusive open does not detect these uses. The parameter written is the number of sectors written so far.
-func (t *task) checkBeforeErasure(c *claim, e erasure, written uint64) error {
-	if err := c.checkWritten(t.Written, written); err != nil {
+func (t *task) checkBeforeErasure(f *diskFile, e erasure, written uint64) error {
+	if err := f.checkWritten(t.Written, written); err != nil {
 		return err
 	}
-	if err := e.ready(c); err != nil {
+	if err := e.ready(f); err != nil {
 		return err
 	}
-	if err := t.checkUnused(c.Disk); err != nil {
+	if err := t.checkUnused(f.Disk); err != nil {
 		return err
 	}
-	if err := c.checkNotShared(); err != nil {
+	if err := f.checkNotShared(); err != nil {
 		return err
 	}
 	return t.checkIdentity(anyAppearance)
@@ -131,8 +131,8 @@ func (t *task) checkBeforeErasure(c *claim, e erasure, written uint64) error {
 
 // examineAgain reads a disk again before its erasure. examineAgain checks that neither the disk nor its content has changed since
 // the earlier examination. examineAgain does not return a surface if the disk was not read earlier or cannot be read.
-func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
-	switch err := c.checkSameDisk(t.seq); {
+func (t *task) examineAgain(ctx context.Context, f *diskFile, before string) (*surface, error) {
+	switch err := f.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
 		return nil, errorf(Failed, "%w: another medium may be in its place; erase the disk without a reset", err)
 	case err != nil:
@@ -141,12 +141,12 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 	if err := t.checkIdentity(); err != nil {
 		return nil, err
 	}
-	if before == "" || t.Scrub == "sanitize" && c.isUnreadable() {
+	if before == "" || t.Scrub == "sanitize" && f.isUnreadable() {
 		return nil, nil
 	}
-	s, err := c.surfaceOf(ctx, seedIn(before))
+	s, err := f.surfaceOf(ctx, seedIn(before))
 	if err == nil && s.fingerprint() != before {
-		err = errorf(Foreign, "a process wrote to %s while it was checked", c.Name())
+		err = errorf(Foreign, "a process wrote to %s while it was checked", f.Name())
 	}
 	return s, err
 }
@@ -154,30 +154,30 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 // verifyErasure waits until an erased disk is present again. verifyErasure checks that it is still the same disk, and that the
 // erase method has kept its promise about the blocks' content. verifyErasure returns a description of the blocks that it has
 // read.
-func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
+func (t *task) verifyErasure(ctx context.Context, f *diskFile, v *verification) (seen string, err error) {
 	if err := t.awaitReturn(ctx); err != nil {
 		return "", err
 	}
-	if err := c.checkSize(); err != nil {
+	if err := f.checkSize(); err != nil {
 		return "", err
 	}
-	if _, err := t.checkDiskseq(c.fd, c.sysPath); err != nil {
-		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", c.Name(), err)
+	if _, err := t.checkDiskseq(f.fd, f.sysPath); err != nil {
+		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", f.Name(), err)
 	}
-	s, err := c.verify(ctx, had)
-	if err == nil && had.random > 0 {
+	s, err := f.verify(ctx, v)
+	if err == nil && v.random > 0 {
 		t.answer.Fingerprint = s.fingerprint()
 	}
-	return had.describe(), err
+	return v.describe(), err
 }
 
 // forgetPartitions makes the kernel drop an erased disk's partitions, because the kernel does not do so automatically.
-func (c *claim) forgetPartitions() error {
-	if len(c.Partitions(c.sysPath)) == 0 {
+func (f *diskFile) forgetPartitions() error {
+	if len(f.Partitions(f.sysPath)) == 0 {
 		return nil
 	}
-	if _, err := c.ioctl(c.fd, unix.BLKRRPART, nil); err != nil {
-		return errorf(Failed, "read the partition table of %s again: %w", c.Name(), err)
+	if _, err := f.ioctl(f.fd, unix.BLKRRPART, nil); err != nil {
+		return errorf(Failed, "read the partition table of %s again: %w", f.Name(), err)
 	}
 	return nil
 }
@@ -193,27 +193,27 @@ const (
 // that are smaller than its discard granularity (Documentation/ABI/stable/sysfs-block, queue/discard_granularity, in bytes). Each
 // range therefore begins one granule before the end of the previous range. In this way, each granule lies completely within one
 // range.
-func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *claim, *evidence) (string, error) {
-	return func(ctx context.Context, c *claim, had *evidence) (string, error) {
+func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *diskFile, *verification) (string, error) {
+	return func(ctx context.Context, f *diskFile, v *verification) (string, error) {
 		began := time.Now()
-		granule := int64(c.Uint(c.sysPath, "queue/discard_granularity"))
+		granule := int64(f.Uint(f.sysPath, "queue/discard_granularity"))
 		chunk := max(chunk, granule)
-		for from := int64(0); from < c.size; from += chunk {
+		for from := int64(0); from < f.size; from += chunk {
 			if ctx.Err() != nil {
-				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, c.Name(), from, c.size, time.Since(began).Round(time.Second))
+				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, f.Name(), from, f.size, time.Since(began).Round(time.Second))
 			}
 			start := max(0, from-granule)
-			had.written += uint64(min(from+chunk, c.size)-start) / 512
+			v.written += uint64(min(from+chunk, f.size)-start) / 512
 			b := binary.NativeEndian.AppendUint64(nil, uint64(start)) // uint64_t range[2]
-			_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(min(from+chunk, c.size)-start)))
+			_, err := f.ioctl(f.fd, request, binary.NativeEndian.AppendUint64(b, uint64(min(from+chunk, f.size)-start)))
 			switch {
 			case err == nil:
 			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-				return "", errorf(Unsupported, "%s on %s: %w", name, c.Name(), err)
+				return "", errorf(Unsupported, "%s on %s: %w", name, f.Name(), err)
 			default:
-				return "", commandError(fmt.Sprintf("%s on %s at byte %d", name, c.Name(), from), err)
+				return "", commandError(fmt.Sprintf("%s on %s at byte %d", name, f.Name(), from), err)
 			}
 		}
-		return fmt.Sprintf("%s %d bytes", did, c.size), nil
+		return fmt.Sprintf("%s %d bytes", did, f.size), nil
 	}
 }

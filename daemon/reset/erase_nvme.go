@@ -22,8 +22,8 @@ const (
 func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
-		ready:   func(c *claim) error { return drive{c}.checkFormat(ses) },
-		run:     func(_ context.Context, c *claim, _ *evidence) (string, error) { return drive{c}.format(ses) },
+		ready:   func(f *diskFile) error { return drive{f}.checkFormat(ses) },
+		run:     func(_ context.Context, f *diskFile, _ *verification) (string, error) { return drive{f}.format(ses) },
 	}
 }
 
@@ -73,13 +73,13 @@ func formatWord(ns namespace, ses uint32) uint32 {
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
 // checkSize checks that a disk's size and block size have not changed since the disk was opened.
-func (c *claim) checkSize() error {
-	size, block, err := c.sizes(c.fd)
+func (f *diskFile) checkSize() error {
+	size, block, err := f.sizes(f.fd)
 	if err != nil {
-		return commandError("get the size of "+c.Name(), err)
+		return commandError("get the size of "+f.Name(), err)
 	}
-	if size != c.size || block != c.block {
-		return errorf(Failed, "the size of %s was %d bytes (blocks of %d), and is now %d bytes (blocks of %d)", c.Name(), c.size, c.block, size, block)
+	if size != f.size || block != f.block {
+		return errorf(Failed, "the size of %s was %d bytes (blocks of %d), and is now %d bytes (blocks of %d)", f.Name(), f.size, f.block, size, block)
 	}
 	return nil
 }
@@ -220,8 +220,8 @@ func (d drive) readSanitizeState() (sanitizeState, error) {
 }
 
 // isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed.
-func (c *claim) isUnreadable() bool {
-	s, err := drive{c}.sanitizing()
+func (f *diskFile) isUnreadable() bool {
+	s, err := drive{f}.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
@@ -236,8 +236,8 @@ func (d drive) sanitizing() (sanitizeState, error) {
 }
 
 // checkSanitize checks that the controller can sanitize the drive, and that the drive has no other namespace.
-func checkSanitize(c *claim) error {
-	d := drive{c}
+func checkSanitize(f *diskFile) error {
+	d := drive{f}
 	id, err := d.localController()
 	switch {
 	case err != nil:
@@ -252,8 +252,8 @@ func checkSanitize(c *claim) error {
 // another program started it. The function does not start a new operation on a blank disk if the controller reports that nothing
 // has been written since the last completed operation. If the disk is not blank, the function sanitizes the disk again, because
 // nothing shows what the disk contained before the earlier operation.
-func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
-	d := drive{c}
+func sanitize(ctx context.Context, f *diskFile, v *verification) (string, error) {
+	d := drive{f}
 	id, err := d.controllerOf()
 	if err != nil {
 		return "", err
@@ -262,7 +262,7 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	blank := had.known && len(had.hashes) == 0
+	blank := v.known && len(v.hashes) == 0
 	switch {
 	case state.status == sanitizeRunning:
 	case (state.status == sanitizeDone || state.status == sanitizeDoneNoFree) && state.erased && blank:

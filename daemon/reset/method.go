@@ -36,7 +36,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 
 // holdReset exclusively opens the given disks, which are those that a reset affects. holdReset also checks again that the
 // requested disk is still the same one. If the request does not list one of the other disks, the error is [Refused].
-func (t *task) holdReset(hit []string) (held []*claim, err error) {
+func (t *task) holdReset(hit []string) (held []*diskFile, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
 			return nil, errorf(Refused, "%s would also be affected, and the request does not list this disk as a disk without a pod", path.Base(d))
@@ -45,17 +45,17 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	slices.Sort(hit)
 	hit = slices.Compact(hit)
 	for _, d := range hit {
-		c, err := t.hold(d, unix.O_RDONLY, hit...)
+		f, err := t.hold(d, unix.O_RDONLY, hit...)
 		if err != nil {
 			releaseAll(held)
 			return nil, err
 		}
-		held = append(held, c)
+		held = append(held, f)
 	}
-	for _, c := range held {
-		err = errors.Join(err, c.checkNotShared())
-		if c.sysPath == t.SysPath {
-			err = errors.Join(err, c.checkSameDisk(t.seq))
+	for _, f := range held {
+		err = errors.Join(err, f.checkNotShared())
+		if f.sysPath == t.SysPath {
+			err = errors.Join(err, f.checkSameDisk(t.seq))
 		}
 	}
 	if err = errors.Join(err, t.checkIdentity()); err != nil {

@@ -95,45 +95,45 @@ func appearanceOf(seq uint64) string {
 // it did not read the disk. examine also records the disk's diskseq. The disk is opened only for reading, because udev inspects a
 // disk again when a writable descriptor is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
-	c, err := t.hold(t.SysPath, unix.O_RDONLY)
+	f, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
-	defer c.release()
-	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
+	defer f.release()
+	if err := f.lock(ctx, unix.LOCK_SH); err != nil {
 		return "", err
 	}
-	if err := c.checkSameDisk(t.seq); err != nil {
+	if err := f.checkSameDisk(t.seq); err != nil {
 		return "", err
 	}
 	if err := t.checkIdentity(); err != nil {
 		return "", err
 	}
-	if err := c.checkNotShared(); err != nil {
+	if err := f.checkNotShared(); err != nil {
 		return "", err
 	}
-	if err := c.checkWritten(t.Written, sysfs.Written(&t.Tree, c.sysPath)); err != nil {
+	if err := f.checkWritten(t.Written, sysfs.Written(&t.Tree, f.sysPath)); err != nil {
 		return "", err
 	}
-	t.seq, t.answer.Size = c.seq, c.size
-	if t.Scrub != "" && t.Uint(c.sysPath, "ro") != 0 {
-		return "", errorf(Refused, "%s is read-only", c.Name())
+	t.seq, t.answer.Size = f.seq, f.size
+	if t.Scrub != "" && t.Uint(f.sysPath, "ro") != 0 {
+		return "", errorf(Refused, "%s is read-only", f.Name())
 	}
-	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.Scrub == "sanitize" && c.isUnreadable() {
+	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.Scrub == "sanitize" && f.isUnreadable() {
 		return "", nil
 	}
-	s, err := c.surfaceOf(ctx, c.seed(t.Fingerprint))
+	s, err := f.surfaceOf(ctx, f.seed(t.Fingerprint))
 	if err != nil {
 		return "", err
 	}
-	return t.checkContent(c, s)
+	return t.checkContent(f, s)
 }
 
 // checkWritten returns an error if the number of sectors written differs from the number in the request. The number also changes
 // if the disk loses a path.
-func (c *claim) checkWritten(want *uint64, sectors uint64) error {
+func (f *diskFile) checkWritten(want *uint64, sectors uint64) error {
 	if want != nil && sectors != *want {
-		return errorf(Foreign, "a process may have written to %s after the last pod had ended, or after the operator had allowed the erasure", c.Name())
+		return errorf(Foreign, "a process may have written to %s after the last pod had ended, or after the operator had allowed the erasure", f.Name())
 	}
 	return nil
 }
@@ -141,10 +141,10 @@ func (c *claim) checkWritten(want *uint64, sectors uint64) error {
 // checkContent returns an error if the disk contains data that the request does not allow. No data is allowed on a disk that must
 // be blank, or that was blank when the last pod ended. Nor is data allowed if it has changed since the operator adopted the disk,
 // or since the last pod ended. Only the operator can order metalplug to erase a disk with a known signature.
-func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
+func (t *task) checkContent(f *diskFile, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)
-	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
+	if content == "" && len(f.Partitions(f.sysPath)) > 0 && t.Fingerprint == Blank {
 		content = knownPartitions
 	}
 	other, holds := t.Fingerprint != "" && t.Fingerprint != print, ""
@@ -167,7 +167,7 @@ func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 		return "", err
 	}
 	t.answer.Content = content
-	return "", errorf(Foreign, "%s holds %s", c.Name(), holds)
+	return "", errorf(Foreign, "%s holds %s", f.Name(), holds)
 }
 
 // byHand is the command that an operator can use to erase a disk.

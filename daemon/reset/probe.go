@@ -16,39 +16,39 @@ import (
 // mount fail.
 func (t *task) probe(ctx context.Context) error {
 	t.step.set("identifying %s", path.Base(t.SysPath))
-	c, err := t.openDisk(t.SysPath, unix.O_RDONLY)
+	f, err := t.openDisk(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	defer c.release()
-	if t.IsNVMe(c.sysPath) { // this is possible even while the disk is in use
-		d := drive{c}
+	defer f.release()
+	if t.IsNVMe(f.sysPath) { // this is possible even while the disk is in use
+		d := drive{f}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {
-			return errorf(Running, "a sanitize operation on %s is in progress (%d %%): nothing can be read", c.Name(), s.percent())
+			return errorf(Running, "a sanitize operation on %s is in progress (%d %%): nothing can be read", f.Name(), s.percent())
 		}
 	}
-	if err := c.checkNotShared(); err != nil {
+	if err := f.checkNotShared(); err != nil {
 		return err
 	}
-	if err := t.checkUnused(c.Disk); err != nil || t.Do == Look {
+	if err := t.checkUnused(f.Disk); err != nil || t.Do == Look {
 		return err
 	}
-	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
+	if err := f.lock(ctx, unix.LOCK_SH); err != nil {
 		return err
 	}
-	err = t.readContent(ctx, c)
+	err = t.readContent(ctx, f)
 	t.answer.Claimed = errors.Is(err, errClaimed)
 	return err
 }
 
 // readContent reads an open disk. If the disk contains no data or the request is [Offer], readContent also briefly opens the disk
 // exclusively. If this fails, another process has the disk open exclusively, and may have written to it.
-func (t *task) readContent(ctx context.Context, c *claim) error {
+func (t *task) readContent(ctx context.Context, f *diskFile) error {
 	waiting, cancel := context.WithTimeout(ctx, exclusiveOpenLimit)
 	defer cancel()
 	for claimed := false; ; {
-		err := t.readContentOnce(ctx, c)
+		err := t.readContentOnce(ctx, f)
 		if err != nil || t.answer.Content != "" && t.Do != Offer {
 			return err
 		}
@@ -65,20 +65,20 @@ func (t *task) readContent(ctx context.Context, c *claim) error {
 }
 
 // readContentOnce runs the quick check on an open disk and records a description of the content in the answer.
-func (t *task) readContentOnce(ctx context.Context, c *claim) error {
+func (t *task) readContentOnce(ctx context.Context, f *diskFile) error {
 	if err := t.checkIdentity(); err != nil {
 		return err
 	}
 	a := &t.answer
-	a.Content, a.Fingerprint, a.Size = "", "", c.size
-	s, err := c.surfaceOf(ctx, c.seed(t.Fingerprint))
+	a.Content, a.Fingerprint, a.Size = "", "", f.size
+	s, err := f.surfaceOf(ctx, f.seed(t.Fingerprint))
 	if err != nil {
 		return err
 	}
 	if err := s.checkReadable(); err != nil {
 		return err
 	}
-	if a.Content, a.Fingerprint = s.content(), s.fingerprint(); a.Content == "" && len(c.Partitions(c.sysPath)) > 0 {
+	if a.Content, a.Fingerprint = s.content(), s.fingerprint(); a.Content == "" && len(f.Partitions(f.sysPath)) > 0 {
 		a.Content = knownPartitions
 	}
 	return nil

@@ -22,11 +22,11 @@ import (
 
 // checkNotShared returns [Busy] if an NVMe drive reports that another host or a virtual machine is using the disk. checkNotShared
 // also returns [Busy] if the drive does not answer. checkNotShared returns nil for any other kind of disk.
-func (c *claim) checkNotShared() error {
-	if !c.IsNVMe(c.sysPath) {
+func (f *diskFile) checkNotShared() error {
+	if !f.IsNVMe(f.sysPath) {
 		return nil
 	}
-	d := drive{c}
+	d := drive{f}
 	ns, err := d.namespace()
 	if err == nil {
 		err = d.checkAttachments(ns)
@@ -37,7 +37,7 @@ func (c *claim) checkNotShared() error {
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
 	}
-	return errorf(Busy, "cannot determine whether another host uses %s: %w", c.Name(), err)
+	return errorf(Busy, "cannot determine whether another host uses %s: %w", f.Name(), err)
 }
 
 // checkAttachments returns [Busy] if the namespace is attached to a controller that this node's kernel does not manage.

@@ -83,20 +83,20 @@ func (c *chunk) dataRange(filler byte) (first, last int64) {
 
 // readUntil reads a disk from its start to its end. readUntil stops earlier if the function "enough" returns true. The parameter
 // purpose becomes part of the current step's name.
-func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
-	c.step.set("reading all of %s to %s", c.Name(), purpose)
-	direct, err := c.openDisk(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
+func (f *diskFile) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
+	f.step.set("reading all of %s to %s", f.Name(), purpose)
+	direct, err := f.openDisk(f.sysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}
 	defer direct.release()
-	if err := direct.checkSameDisk(c.seq); err != nil {
+	if err := direct.checkSameDisk(f.seq); err != nil {
 		return err
 	}
-	for one, err := range sweep(ctx, 0, c.size, direct.read) {
+	for one, err := range sweep(ctx, 0, f.size, direct.read) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return errorf(Failed, "reading all of %s to %s took too long: allow more time", c.Name(), purpose)
+			return errorf(Failed, "reading all of %s to %s took too long: allow more time", f.Name(), purpose)
 		case err != nil:
 			return err
 		case enough(one):
@@ -111,60 +111,60 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 // another process starts to use the disk, the result is [Busy]. A survey does not read random blocks, because a probe has already
 // read them, and random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
-	c, err := t.openDisk(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
+	f, err := t.openDisk(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}
-	defer c.release()
-	if t.From > c.size {
-		return errorf(Refused, "%s has only %d bytes: reading cannot continue at byte %d", c.Name(), c.size, t.From)
+	defer f.release()
+	if t.From > f.size {
+		return errorf(Refused, "%s has only %d bytes: reading cannot continue at byte %d", f.Name(), f.size, t.From)
 	}
 	a := &t.answer
-	a.Size, a.Read = c.size, t.From
-	written := sysfs.Written(&t.Tree, c.sysPath)
-	if err := t.checkStillUnused(c); err != nil {
+	a.Size, a.Read = f.size, t.From
+	written := sysfs.Written(&t.Tree, f.sysPath)
+	if err := t.checkStillUnused(f); err != nil {
 		return err
 	}
-	if err := c.checkNotShared(); err != nil {
+	if err := f.checkNotShared(); err != nil {
 		return err
 	}
 	// A process that has the disk open without O_EXCL could write to blocks that were already read.
-	if err := t.checkNotOpen(ctx, c); err != nil {
+	if err := t.checkNotOpen(ctx, f); err != nil {
 		return err
 	}
-	if err := t.readSurvey(ctx, c); err != nil {
+	if err := t.readSurvey(ctx, f); err != nil {
 		return err
 	}
-	if sysfs.Written(&t.Tree, c.sysPath) != written { // a process may have opened and closed the disk during the read
+	if sysfs.Written(&t.Tree, f.sysPath) != written { // a process may have opened and closed the disk during the read
 		a.Read, a.Content = 0, ""
-		return errorf(Busy, "a process wrote to %s while it was read", c.Name())
+		return errorf(Busy, "a process wrote to %s while it was read", f.Name())
 	}
-	if a.Read < c.size {
+	if a.Read < f.size {
 		return nil
 	}
-	if err := t.checkNotOpen(ctx, c); err != nil { // the checks before the read are out of date
+	if err := t.checkNotOpen(ctx, f); err != nil { // the checks before the read are out of date
 		return err
 	}
-	return c.checkNotShared()
+	return f.checkNotShared()
 }
 
 // recheckInterval is how often a survey checks that no other process has begun to use the disk.
 const recheckInterval = time.Second
 
 // readSurvey reads the disk for a survey, and records how many bytes at the start of the disk are blank.
-func (t *task) readSurvey(ctx context.Context, c *claim) error {
-	t.step.set("reading all of %s", c.Name())
+func (t *task) readSurvey(ctx context.Context, f *diskFile) error {
+	t.step.set("reading all of %s", f.Name())
 	idle := sync.OnceFunc(useIdleIO)
-	start := chunk{b: alignedBuffer(int(min(blockSize, c.size)))}
-	if err := start.fill(c.read); err != nil {
+	start := chunk{b: alignedBuffer(int(min(blockSize, f.size)))}
+	if err := start.fill(f.read); err != nil {
 		return err
 	}
 	filler := (&surface{chunks: []chunk{start}}).blankByte()
 	a, looked := &t.answer, time.Now()
 	// Begin at a multiple of the block size. An earlier survey may have stopped at another offset, at the end of a smaller disk.
-	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, func(b []byte, at int64) error {
+	for one, err := range sweep(ctx, t.From&^(blockSize-1), f.size, func(b []byte, at int64) error {
 		idle()
-		return c.read(b, at)
+		return f.read(b, at)
 	}) {
 		if err != nil && ctx.Err() != nil {
 			break
@@ -184,17 +184,17 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 			continue
 		}
 		looked = time.Now()
-		if err := t.checkStillUnused(c); err != nil {
+		if err := t.checkStillUnused(f); err != nil {
 			return err
 		}
 	}
-	return t.checkStillUnused(c)
+	return t.checkStillUnused(f)
 }
 
 // checkStillUnused checks that it is still the same disk, and that no other process has begun to use it. A survey repeats this
 // check while it reads.
-func (t *task) checkStillUnused(c *claim) error {
-	now := *c // the disk that is being read
+func (t *task) checkStillUnused(f *diskFile) error {
+	now := *f // the disk that is being read
 	if err := now.inspect(t.SysPath); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (t *task) checkStillUnused(c *claim) error {
 		return errorf(Gone, "%w", err)
 	}
 	if len(t.Partitions(t.SysPath)) > 0 {
-		return errorf(Busy, "%s has partitions now", c.Name())
+		return errorf(Busy, "%s has partitions now", f.Name())
 	}
 	return t.checkExclusive(t.SysPath)
 }

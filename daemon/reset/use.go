@@ -117,14 +117,14 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 }
 
 // checkNotOpen checks that no other process has a disk, one of its partitions or one of its controllers open.
-func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
+func (t *task) checkNotOpen(ctx context.Context, f *diskFile) error {
 	settings, err := t.settings()
 	if err != nil { // a survey does not need the configuration, and an erasure has already read it
 		settings = config.Default()
 	}
-	nodes, err := t.NodesOf(c.sysPath)
+	nodes, err := t.NodesOf(f.sysPath)
 	if err != nil {
-		return errorf(Busy, "cannot determine which processes have %s open: %w", c.Name(), err)
+		return errorf(Busy, "cannot determine which processes have %s open: %w", f.Name(), err)
 	}
 	names := make(map[cgroup.Number]string)
 	for _, node := range nodes {
@@ -132,12 +132,12 @@ func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
 			names[n] = node.Name()
 		}
 	}
-	t.step.set("checking which processes have %s open", c.Name())
+	t.step.set("checking which processes have %s open", f.Name())
 	for end := time.Now().Add(closeLimit); ; {
 		limited, cancel := context.WithTimeout(ctx, holdersLimit)
 		answer, err := t.holders(limited, settings, slices.Collect(maps.Keys(names)))
 		cancel()
-		err = t.checkHolders(c, names, answer, err)
+		err = t.checkHolders(f, names, answer, err)
 		if err == nil || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
 			return err
 		}
@@ -147,7 +147,7 @@ func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
 // checkHolders returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from
 // the request to metalplug-holders. A process that cannot be inspected is treated as a user if it belongs to the host or to a
 // privileged pod, or if its pod may have held the disk.
-func (t *task) checkHolders(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
+func (t *task) checkHolders(f *diskFile, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {
 			return errorf(Busy, "%s is open in process %d (%q)", names[holder.Number], holder.PID, holder.Comm)
@@ -163,7 +163,7 @@ func (t *task) checkHolders(c *claim, names map[cgroup.Number]string, answer cgr
 		err = answer.Err(pods...)
 	}
 	if err != nil {
-		return errorf(Busy, "cannot determine which processes have %s open: %w", c.Name(), err)
+		return errorf(Busy, "cannot determine which processes have %s open: %w", f.Name(), err)
 	}
 	return nil
 }

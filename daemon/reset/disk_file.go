@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// claim is a disk that this process has open.
-type claim struct {
+// diskFile is a disk that this process has open.
+type diskFile struct {
 	*host
 	sysfs.Disk
 	sysPath string
@@ -39,44 +39,44 @@ type claim struct {
 // descriptor is closed.
 //
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
-// hold opens the twins too. The parameter "besides" lists twins that the caller opens itself, so hold skips them.
-func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
-	if c, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
+// hold opens the twins too. The parameter "except" lists twins that the caller opens itself, so hold skips them.
+func (h *host) hold(sysPath string, flags int, except ...string) (f *diskFile, err error) {
+	if f, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
 			err = cmp.Or(h.checkUnused(d), err)
 		}
 		return nil, err
 	}
-	err = h.checkUnused(c.Disk)
-	for _, twin := range c.Twins {
-		if err != nil || slices.Contains(besides, twin) {
+	err = h.checkUnused(f.Disk)
+	for _, twin := range f.Twins {
+		if err != nil || slices.Contains(except, twin) {
 			continue
 		}
 		var fd int
 		if fd, err = h.openDevice(twin, unix.O_RDONLY|unix.O_EXCL); err == nil {
-			c.twins = append(c.twins, fd)
+			f.twins = append(f.twins, fd)
 		}
 	}
 	if err != nil {
-		c.release()
+		f.release()
 		return nil, err
 	}
-	return c, nil
+	return f, nil
 }
 
 // openDisk opens a disk and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor a
 // write mode, opening the disk does not disturb any other process.
-func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
+func (h *host) openDisk(sysPath string, flags int) (*diskFile, error) {
 	fd, err := h.openDevice(sysPath, flags)
 	if err != nil {
 		return nil, err
 	}
-	c := &claim{host: h, fd: fd}
-	if err := c.inspect(sysPath); err != nil {
+	f := &diskFile{host: h, fd: fd}
+	if err := f.inspect(sysPath); err != nil {
 		h.close(fd)
 		return nil, err
 	}
-	return c, nil
+	return f, nil
 }
 
 // exclusiveOpenLimit is how long the helper retries a failed exclusive open. Some tools (blkdiscard, mkfs and wipefs) briefly
@@ -87,34 +87,34 @@ const exclusiveOpenLimit = time.Second
 // checkExclusive opens a disk exclusively and closes it again immediately. If the disk cannot be opened exclusively, the error
 // contains the reason.
 func (h *host) checkExclusive(sysPath string) error {
-	c, err := h.hold(sysPath, unix.O_RDONLY)
+	f, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
-		c.release()
+		f.release()
 	}
 	return err
 }
 
-func (c *claim) release() {
-	for _, fd := range c.twins {
-		c.close(fd)
+func (f *diskFile) release() {
+	for _, fd := range f.twins {
+		f.close(fd)
 	}
-	c.close(c.fd)
+	f.close(f.fd)
 }
 
 // inspect checks that the open disk is the disk that sysfs describes.
-func (c *claim) inspect(sysPath string) (err error) {
-	if c.seq, err = c.checkDiskseq(c.fd, sysPath); err != nil {
+func (f *diskFile) inspect(sysPath string) (err error) {
+	if f.seq, err = f.checkDiskseq(f.fd, sysPath); err != nil {
 		return err
 	}
-	if c.Disk, err = c.diskAt(sysPath); err != nil {
+	if f.Disk, err = f.diskAt(sysPath); err != nil {
 		return err
 	}
-	c.sysPath = sysPath
-	if c.size, c.block, err = c.sizes(c.fd); err != nil {
-		return commandError("get the size of "+c.Name(), err)
+	f.sysPath = sysPath
+	if f.size, f.block, err = f.sizes(f.fd); err != nil {
+		return commandError("get the size of "+f.Name(), err)
 	}
-	if c.size == 0 {
-		return errorf(Gone, "%s has no size, because its driver has disabled the disk or the disk is being formatted", c.Name())
+	if f.size == 0 {
+		return errorf(Gone, "%s has no size, because its driver has disabled the disk or the disk is being formatted", f.Name())
 	}
 	return nil
 }
@@ -141,9 +141,9 @@ func otherDisk(sysPath string, was, is uint64) error {
 
 // checkSameDisk checks that the open disk is the one that the task opened earlier. The parameter seq is the diskseq of that
 // earlier disk, or 0 if unknown. Another disk may have taken over the name and device number of the earlier disk.
-func (c *claim) checkSameDisk(seq uint64) error {
-	if seq != 0 && c.seq != seq {
-		return otherDisk(c.sysPath, seq, c.seq)
+func (f *diskFile) checkSameDisk(seq uint64) error {
+	if seq != 0 && f.seq != seq {
+		return otherDisk(f.sysPath, seq, f.seq)
 	}
 	return nil
 }
@@ -167,12 +167,12 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 
 // flush writes back a disk's page cache and the drive's own cache (blkdev_fsync, block/fops.c). flush then drops the page cache,
 // so that the next read returns data from the disk itself.
-func (c *claim) flush() error {
-	if err := c.fsync(c.fd); err != nil {
-		return errorf(Failed, "flush the cache of %s: %w", c.Name(), err)
+func (f *diskFile) flush() error {
+	if err := f.fsync(f.fd); err != nil {
+		return errorf(Failed, "flush the cache of %s: %w", f.Name(), err)
 	}
-	if _, err := c.ioctl(c.fd, unix.BLKFLSBUF, nil); err != nil {
-		return errorf(Failed, "flush the page cache of %s: %w", c.Name(), err)
+	if _, err := f.ioctl(f.fd, unix.BLKFLSBUF, nil); err != nil {
+		return errorf(Failed, "flush the page cache of %s: %w", f.Name(), err)
 	}
 	return nil
 }
@@ -184,18 +184,18 @@ const udevLockLimit = 5 * time.Second
 // lock prevents udev from inspecting a disk until the disk is closed. lock fails if another tool keeps the disk locked
 // (systemd.io/BLOCK_DEVICE_LOCKING). The parameter "how" is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH, which
 // several processes can have at the same time.
-func (c *claim) lock(ctx context.Context, how int) error {
-	err := waitForLock(ctx, c.flock, c.fd, how, udevLockLimit)
+func (f *diskFile) lock(ctx context.Context, how int) error {
+	err := waitForLock(ctx, f.flock, f.fd, how, udevLockLimit)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return errorf(Busy, "%s is locked by another process", c.Name())
+		return errorf(Busy, "%s is locked by another process", f.Name())
 	} else if err != nil {
-		return errorf(Failed, "lock %s: %w", c.Name(), err)
+		return errorf(Failed, "lock %s: %w", f.Name(), err)
 	}
 	return nil
 }
 
-func releaseAll(held []*claim) {
-	for _, c := range held {
-		c.release()
+func releaseAll(held []*diskFile) {
+	for _, f := range held {
+		f.release()
 	}
 }
