@@ -307,8 +307,8 @@ func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	}
 }
 
-// descriptor is the descriptor of an open file or directory in procfs. An os.File would need twice as many system calls, mostly
-// for the poller.
+// descriptor is the descriptor of an open file or directory in procfs. An os.File would need twice as many system calls,
+// because it registers with the poller.
 type descriptor int
 
 // openFile opens a file or directory in procfs for reading.

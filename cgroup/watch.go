@@ -32,12 +32,12 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 	defer context.AfterFunc(ctx, func() { events.SetReadDeadline(time.Unix(1, 0)) })()
 	w := watches{fd: fd, dirs: make(map[int]string)}
 	var buf [64 << 10]byte
-	for tell := started; ; {
+	for notify := started; ; {
 		if err := w.look(root); err != nil {
 			return err
 		}
-		if tell != nil {
-			tell()
+		if notify != nil {
+			notify()
 		}
 		size, err := events.Read(buf[:])
 		if ctx.Err() != nil {
@@ -46,8 +46,8 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 		if err != nil {
 			return fmt.Errorf("watch cgroups: %w", err)
 		}
-		if tell = nil; w.podRemoved(buf[:size]) {
-			tell = gone
+		if notify = nil; w.podRemoved(buf[:size]) {
+			notify = gone
 		}
 	}
 }

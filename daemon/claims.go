@@ -88,10 +88,10 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 			if err := c.prepare(ctx, claim, ids); err != nil {
 				return p, err
 			}
-			kept := make(chan error, 1)
-			go func() { kept <- c.inventory.WaitSaved(ctx) }()
+			saved := make(chan error, 1)
+			go func() { saved <- c.inventory.WaitSaved(ctx) }()
 			p, err = c.answer(ctx, claim.UID, ask.Requests)
-			return p, errors.Join(<-kept, err)
+			return p, errors.Join(<-saved, err)
 		})
 		if !errors.Is(err, inventory.ErrClearing) {
 			return p, err

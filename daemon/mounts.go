@@ -84,11 +84,11 @@ func newMount(proc, key, path string) mount {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved
 	}
-	ours, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
-	hosts, hostErr := os.ReadFile(filepath.Join(proc, "1/mountinfo"))
-	own, host := viewOf(string(ours), path), viewOf(string(hosts), path)
+	ownTable, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
+	hostTable, hostErr := os.ReadFile(filepath.Join(proc, "1/mountinfo"))
+	own, host := viewOf(string(ownTable), path), viewOf(string(hostTable), path)
 	if err == nil && hostErr == nil && own != (view{}) && host != (view{}) {
-		m.ownView, m.hostView, m.visible = own, host, own.isVisible(string(hosts))
+		m.ownView, m.hostView, m.visible = own, host, own.isVisible(string(hostTable))
 	}
 	return m
 }

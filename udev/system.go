@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// Options tells [Open] where to find udev, the kernel log and the file systems. The zero value selects the standard locations.
+// Options contains the locations of udev, the kernel log and the file systems for [Open]. The zero value selects the standard
+// locations.
 type Options struct {
 	Socket *os.File // event socket that systemd has passed, for [OpenMonitor], or nil to open one
 	// KernelLog is the open /dev/kmsg that systemd has passed. Reading begins with the first unread message. If KernelLog is nil,

@@ -80,8 +80,8 @@ var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off
 // findIgnored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
 func findIgnored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
-	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
-	for _, name := range beside {
+	directories, _ := filepath.Glob(filepath.Join(dir, "*.d"))
+	for _, name := range directories {
 		if filepath.Base(name) != dropInDir && strings.HasPrefix(filepath.Base(name), strings.TrimSuffix(filepath.Base(file), ".toml")) {
 			warnings = append(warnings, name+" is ignored: drop-ins belong in "+filepath.Join(dir, dropInDir))
 		}

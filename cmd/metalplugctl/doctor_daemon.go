@@ -107,8 +107,8 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
-			byItself := r.Class == "nvme" || r.Class == "fpga" // metalplug resets devices of these classes by default
-			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
+			byDefault := r.Class == "nvme" || r.Class == "fpga" // metalplug resets devices of these classes by default
+			return byDefault || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
 			return r.Units != config.Units{}

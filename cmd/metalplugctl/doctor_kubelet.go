@@ -62,8 +62,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	paths := d.config.Paths
 	for _, p := range here {
 		root := cmp.Or(p.flag("root-dir"), defaultRoot)
-		theirs := filepath.Join(root, "pod-resources")
-		moved, other := !d.isSameDirectory(paths.DevicePlugins, devicePluginDir), !d.isSameDirectory(filepath.Dir(paths.PodResources), theirs)
+		podResources := filepath.Join(root, "pod-resources")
+		moved, other := !d.isSameDirectory(paths.DevicePlugins, devicePluginDir), !d.isSameDirectory(filepath.Dir(paths.PodResources), podResources)
 		if moved {
 			d.fail("remove device_plugins from [paths]; then: "+restartRemedy, "%s always listens in %s, regardless of its --root-dir, but "+
 				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
@@ -73,7 +73,7 @@ func (d *doctor) checkRootDir() (fine string) {
 			d.pass("the --root-dir of %s is not visible; paths.pod_resources is %s", p, paths.PodResources)
 		case other:
 			d.fail(fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
-				filepath.Join(theirs, "kubelet.sock"), restartRemedy), "%s has --root-dir %s, but paths.pod_resources is in %s: "+
+				filepath.Join(podResources, "kubelet.sock"), restartRemedy), "%s has --root-dir %s, but paths.pod_resources is in %s: "+
 				"the pods that hold devices are unknown", p, root, filepath.Dir(paths.PodResources))
 		case !moved:
 			d.pass("%s has --root-dir %s, which agrees with [paths]", p, root)
@@ -131,9 +131,9 @@ func (d *doctor) checkCounts() (fine string) {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
 			d.fail("stop the other plugin, or define a [[resource]] with another name",
 				"%s: the kubelet counts %s, which metalplug does not offer: another plugin has also registered the resource", r.Name, id)
-		} else if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
+		} else if offered, counted := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && offered != counted {
 			d.fail("systemctl restart metalplugd; if that does not help, systemctl restart kubelet",
-				"%s: metalplug offers %d healthy devices, but the kubelet counts %d", r.Name, ours, theirs)
+				"%s: metalplug offers %d healthy devices, but the kubelet counts %d", r.Name, offered, counted)
 		}
 	}
 	return "the kubelet counts the devices that metalplug offers"
@@ -161,9 +161,9 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		return ""
 	}
 	for _, g := range given {
-		ours := slices.ContainsFunc(d.status.Resources, func(r api.Resource) bool { return r.Name == g.ResourceName })
+		configured := slices.ContainsFunc(d.status.Resources, func(r api.Resource) bool { return r.Name == g.ResourceName })
 		id := checkpoint.Parent(g.Share)
-		if ours && !slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.ID == id }) {
+		if configured && !slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.ID == id }) {
 			d.fail("delete the pod that holds the device: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
 				"%s: the checkpoint lists %s for a pod, but this node has no such device", g.ResourceName, id)
 		}

@@ -100,15 +100,15 @@ func (s *screen) writeRegistrations(resources []api.Resource) {
 // writeComplaints writes the reasons why resources are held back or not connected. If several resources have the same reason,
 // writeComplaints writes it only once.
 func (s *screen) writeComplaints(resources []api.Resource) {
-	var told []string
+	var written []string
 	for _, r := range resources {
 		text := r.Complaint
 		if r.Held != "" {
 			text = r.Name + " is held back: " + r.Held
-		} else if !r.Expected() || r.Connected || text == "" || slices.Contains(told, text) {
+		} else if !r.Expected() || r.Connected || text == "" || slices.Contains(written, text) {
 			continue
 		}
-		told = append(told, text)
+		written = append(written, text)
 		s.line("", "", "")
 		s.line("", "", text)
 		s.line("  -> ", bold, registrationRemedy(text))

@@ -31,7 +31,7 @@ func takeBundle(t *table, r *Resource) {
 	m, near, rest := &device.Members{}, defaultNear, RestHold
 	t.members(m)
 	t.choice("near", "distance", &near, device.Nears...)
-	t.choice("rest", "policy for leftover devices", &rest, RestHold, RestOffer)
+	t.choice("rest", "policy for the remaining devices", &rest, RestHold, RestOffer)
 	if r.Class != device.BundleName {
 		for key, set := range map[string]bool{"members": len(m.Resources) > 0, "near": near != defaultNear, "rest": rest != RestHold} {
 			if set {

@@ -138,7 +138,7 @@ func checkPattern(pattern string) error {
 // placeholders lists the parts of a template that daemon/plugin replaces.
 var placeholders = []string{"{id}", "{pci}", "{node}"}
 
-// visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
+// visibleGPUs is the variable from which NVIDIA's runtime reads the GPUs of a container.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
 // checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables, except the

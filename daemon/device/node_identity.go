@@ -131,13 +131,13 @@ func pciIdentity(h *Host, u udev.Device) []string {
 		return []string{path.Base(path.Dir(u.DevNode)), pciAddress(u.SysPath), "wq" + number}
 	}
 	function := FunctionIn(u.SysPath)
-	beside := path.Dir(u.SysPath)
-	if function == "" || path.Dir(beside) != function {
+	directory := path.Dir(u.SysPath)
+	if function == "" || path.Dir(directory) != function {
 		return nil
 	}
 	kind := strings.TrimRight(path.Base(u.SysPath), "0123456789")
 	identity := []string{path.Base(function), kind}
-	siblings := h.Numbered(beside, kind)
+	siblings := h.Numbered(directory, kind)
 	slices.SortFunc(siblings, byNumber)
 	if i := slices.Index(siblings, path.Base(u.SysPath)); i > 0 {
 		identity = append(identity, strconv.Itoa(i))

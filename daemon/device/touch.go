@@ -35,9 +35,9 @@ type Touch struct {
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read. The only error is
-// [ErrInUse]. Print blocks for at most 20 s.
-func (t Touch) Print(ctx context.Context, target Target) (string, error) {
+// ReadFingerprint returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read. The only error
+// is [ErrInUse]. ReadFingerprint blocks for at most 20 s.
+func (t Touch) ReadFingerprint(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
 	}

@@ -85,8 +85,8 @@ func (b *Book) HasTwins(medium string) bool {
 
 // Restore adds the evidence that the last run of metalplugd saved. Some adoptions end when the node reboots, and Restore returns
 // the media of these adoptions.
-func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string) {
-	for key, v := range kept {
+func (b *Book) Restore(saved map[string]Evidence, sameBoot bool) (ended []string) {
+	for key, v := range saved {
 		switch {
 		case sameBoot, v.OutlastsBoot() && !strings.HasPrefix(key, bootKey):
 			b.records[key] = &v

@@ -128,10 +128,10 @@ func (p Peer) start() (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("start %s: %w", path, err)
 	}
-	theirs := os.NewFile(uintptr(ends[1]), "socket")
-	defer theirs.Close()
+	childEnd := os.NewFile(uintptr(ends[1]), "socket")
+	defer childEnd.Close()
 	child := exec.Command(path)
-	child.Stdin, child.Stderr, child.Env = theirs, os.Stderr, []string{}
+	child.Stdin, child.Stderr, child.Env = childEnd, os.Stderr, []string{}
 	if p.Config != "" {
 		child.Env = append(child.Env, configVariable+"="+p.Config)
 	}

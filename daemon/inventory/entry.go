@@ -18,7 +18,7 @@ import (
 type entry struct {
 	device   *device.Device   // never modified after publication
 	resource string           // the resource that offers the device, or would offer it
-	rival    *entry           // the last other device with the same identity, or nil
+	twin     *entry           // the last other device with the same identity, or nil
 	owner    *inspect.Subject // the subject that the device was last found in, or nil if it was not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, where it stays until no pod can hold it

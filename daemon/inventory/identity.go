@@ -66,7 +66,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 // currently be identified. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
-	i.look(e.rival)
+	i.look(e.twin)
 	if unreadable == nil {
 		e.noteHardwareGone()
 	}
@@ -109,9 +109,9 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		sighting.Target, sighting.Offer = nil, fmt.Errorf("%w: the diskseq of the disk cannot be read", device.ErrIncomplete)
 	}
 	if raw != nil && raw != e {
-		e.rival, raw.rival = raw, e
+		e.twin, raw.twin = raw, e
 	}
-	if r := e.rival; r != nil && r.sighting != nil && sighting.Twin(r.device.SysPath) && !errors.Is(r.sighting.Offer, device.ErrTwin) {
+	if r := e.twin; r != nil && r.sighting != nil && sighting.Twin(r.device.SysPath) && !errors.Is(r.sighting.Offer, device.ErrTwin) {
 		i.look(r) // its last inspection may have been before this one appeared
 	}
 	if sighting.Target != nil || !e.isDisk() { // without a target, a disk's appearance is unknown

@@ -80,26 +80,26 @@ func (l *loop) restore() {
 	if l.Store == nil {
 		return
 	}
-	var kept savedState
-	if err := l.Store.Load(func(text []byte) (err error) { kept, err = decode(text, l.Machine); return err }); err != nil {
-		kept = savedState{}
+	var saved savedState
+	if err := l.Store.Load(func(text []byte) (err error) { saved, err = decode(text, l.Machine); return err }); err != nil {
+		saved = savedState{}
 		l.lost = true
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
-	maps.Copy(l.cordons, kept.Cordons)
-	maps.Copy(l.podData, kept.PodData)
-	if kept.Version == 0 { // save a file at the first start, so that a missing file later shows that the state was lost
+	maps.Copy(l.cordons, saved.Cordons)
+	maps.Copy(l.podData, saved.PodData)
+	if saved.Version == 0 { // save a file at the first start, so that a missing file later shows that the state was lost
 		defer func() { l.unsaved = true; l.save() }()
 	}
-	sameBoot := l.faults.Boot != "" && kept.Health.Boot == l.faults.Boot
+	sameBoot := l.faults.Boot != "" && saved.Health.Boot == l.faults.Boot
 	if sameBoot {
-		l.faults = kept.Health
+		l.faults = saved.Health
 	}
-	for _, medium := range l.evidence.Restore(kept.Disks, sameBoot) {
+	for _, medium := range l.evidence.Restore(saved.Disks, sameBoot) {
 		l.Log.Warn("adoption ended", "device", medium, "reason", "the node went down before the erasure; adopt the disk again")
 	}
-	for _, r := range kept.Devices {
+	for _, r := range saved.Devices {
 		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another
 		// resource can offer the device.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away

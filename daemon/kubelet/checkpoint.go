@@ -73,7 +73,7 @@ func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 		if g.ResourceName != resource || g.AllocResp == nil || proto.Unmarshal(g.AllocResp, &answer) != nil {
 			continue
 		}
-		if _, ours := answer.GetEnvs()[variable]; !ours {
+		if _, own := answer.GetEnvs()[variable]; !own {
 			others[g.PodUID+"/"+g.ContainerName] = g.Share
 		}
 	}
@@ -96,11 +96,11 @@ func Annotation(id string, members []Member) (key, value string) {
 // membersOf returns a bundle's members from an answer in the kubelet's checkpoint. If the device is not a bundle, the result is
 // nil.
 func membersOf(id string, answer []byte) (members []Member) {
-	var kept pluginapi.ContainerAllocateResponse
-	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &kept) != nil {
+	var saved pluginapi.ContainerAllocateResponse
+	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &saved) != nil {
 		return nil
 	}
-	for text := range strings.SplitSeq(kept.GetAnnotations()[membersKey+id], ",") {
+	for text := range strings.SplitSeq(saved.GetAnnotations()[membersKey+id], ",") {
 		if resource, member, ok := strings.Cut(text, "="); ok {
 			members = append(members, Member{Resource: resource, ID: member})
 		}

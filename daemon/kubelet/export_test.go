@@ -4,10 +4,10 @@ package kubelet
 
 import "time"
 
-// Age makes the answers of h about remembered devices older.
+// Age makes the answers of h about noted devices older.
 func (h *Holders) Age(by time.Duration) {
-	for id, said := range h.remembered {
-		said.at = said.at.Add(-by)
-		h.remembered[id] = said
+	for id, last := range h.noted {
+		last.at = last.at.Add(-by)
+		h.noted[id] = last
 	}
 }

@@ -30,12 +30,12 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet sets no limit.
 	podResourcesSize = 64 << 20
-	// rememberedFirst is how long Ask waits before it returns [Noted] again for a device that only the checkpoint names. Each
-	// repetition doubles this time, up to rememberedLast. The checkpoint may name a pod that has already ended, because the
+	// minNotedInterval is how long Ask waits before it returns [Noted] again for a device that only the checkpoint names. Each
+	// repetition doubles this time, up to maxNotedInterval. The checkpoint may name a pod that has already ended, because the
 	// kubelet removes ended pods only when it writes the checkpoint. The checkpoint may also name a running pod whose init
 	// container holds the device for hours.
-	rememberedFirst = 20 * time.Second
-	rememberedLast  = 10 * time.Minute
+	minNotedInterval = 20 * time.Second
+	maxNotedInterval = 10 * time.Minute
 )
 
 // Holding describes whether a pod holds a device, according to the kubelet.
@@ -77,15 +77,15 @@ type Holders struct {
 	// The caller must not modify the map.
 	Pods map[string][]api.Pod
 
-	missed     map[string]bool          // devices that the last answer did not name
-	remembered map[string]cachedHolding // devices that only the checkpoint names
+	missed map[string]bool         // devices that the last answer did not name
+	noted  map[string]notedHolding // devices that only the checkpoint names
 }
 
-// cachedHolding records when Ask last returned [Noted] for a device that only the checkpoint names.
-type cachedHolding struct {
-	at      time.Time
-	stands  time.Duration // time after which Ask may return Noted again
-	written time.Time     // when the kubelet wrote the checkpoint that Ask had read
+// notedHolding records when Ask last returned [Noted] for a device that only the checkpoint names.
+type notedHolding struct {
+	at       time.Time
+	interval time.Duration // time after which Ask may return Noted again
+	written  time.Time     // when the kubelet wrote the checkpoint that Ask had read
 }
 
 // Ask finds out whether one of the kubelet's pods holds each device. A device is free if neither the listed pods nor the
@@ -111,22 +111,22 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	h.Pods, a.Kubelet, a.Written, a.Booked = listed, Identify(h.Dir), written, saved
 	a.Holdings = make(map[string]Holding, len(devices))
 	h.missed = make(map[string]bool)
-	said := h.remembered
-	h.remembered = make(map[string]cachedHolding)
+	lastNoted := h.noted
+	h.noted = make(map[string]notedHolding)
 	for _, id := range devices {
 		switch {
 		case len(listed[id]) > 0:
 			a.Holdings[id] = Held
 		case len(saved[id]) > 0:
-			last, known := said[id]
+			last, known := lastNoted[id]
 			switch {
-			case !known || time.Since(last.at) > last.stands:
+			case !known || time.Since(last.at) > last.interval:
 				a.Holdings[id], h.Soon = Noted, true
-				last = cachedHolding{time.Now(), min(max(rememberedFirst, 2*last.stands), rememberedLast), written}
+				last = notedHolding{time.Now(), min(max(minNotedInterval, 2*last.interval), maxNotedInterval), written}
 			case !last.written.Equal(written):
 				a.Holdings[id] = Named
 			}
-			h.remembered[id] = last
+			h.noted[id] = last
 		default:
 			h.missed[id] = true
 			if before[id] {

@@ -100,8 +100,8 @@ func (l Lease) Pods() (pods []string, all bool) {
 	return l.Tenants, true
 }
 
-// Working reports whether metalplug is working on the device. Meanwhile, metalplug assumes that its work causes all hardware
-// changes.
+// Working reports whether metalplug is working on the device. Until the work ends, metalplug assumes that the work causes all
+// hardware changes.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.

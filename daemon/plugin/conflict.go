@@ -76,7 +76,7 @@ type hold struct {
 	kubelet identity
 	// restarted is set if the kubelet has restarted and has not counted the other plugin's devices since then.
 	restarted      bool
-	rival          int       // number of the newest plugin when the hold began, or 0; this is probably the other plugin
+	plugin         int       // number of the newest plugin when the hold began, or 0; this is probably the other plugin
 	ended          int       // number of plugins that have ended so far
 	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
@@ -211,7 +211,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.otherPlugins()
-	c.hold = &hold{kubelet: sock, rival: newest(live), ended: ended}
+	c.hold = &hold{kubelet: sock, plugin: newest(live), ended: ended}
 	c.suspect, c.next = "", time.Time{}
 	c.asked.Store(false)
 	e.streams.setSilent(true)
@@ -259,7 +259,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	}
 	live, ended, _ := e.Watch.otherPlugins()
 	if h.restarted && len(counted) > 0 {
-		h.restarted, h.rival, h.returnDeadline = false, newest(live), time.Time{}
+		h.restarted, h.plugin, h.returnDeadline = false, newest(live), time.Time{}
 		c.setHeld("the kubelet counts " + counted[0])
 	}
 	back := c.last.Add(returnPause)
@@ -273,20 +273,20 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	if wait := time.Until(h.returnDeadline); wait > 0 {
 		return wait
 	}
-	if len(counted) == 0 || c.hasLeftover(live) {
+	if len(counted) == 0 || c.hasOldList(live) {
 		return c.release()
 	}
-	if h.returnDeadline = (time.Time{}); !slices.Contains(live, h.rival) { // the other plugin has restarted
-		h.rival = newest(live)
+	if h.returnDeadline = (time.Time{}); !slices.Contains(live, h.plugin) { // the other plugin has restarted
+		h.plugin = newest(live)
 	}
 	return heldInterval
 }
 
-// hasLeftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
+// hasOldList reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
 // Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
-func (c *conflict) hasLeftover(live []int) bool {
+func (c *conflict) hasOldList(live []int) bool {
 	open := c.e.streams.client() != nil || c.e.Parked.has(c.e.Resource.Name)
-	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
+	return open && c.hold.plugin != 0 && newest(live) <= c.hold.plugin && !slices.Contains(live, c.hold.plugin)
 }
 
 // release ends the hold after the other plugin has ended. release returns the delay before the registration.

@@ -40,11 +40,11 @@ func (t *task) prepare(ctx context.Context) error {
 	var done []string
 	before := ""
 	if disk {
-		print, err := t.examine(ctx)
+		fingerprint, err := t.examine(ctx)
 		if err != nil {
 			return err
 		}
-		before, t.answer.Appearance = print, appearanceOf(t.seq)
+		before, t.answer.Appearance = fingerprint, appearanceOf(t.seq)
 	}
 	if t.Method != "" {
 		text, err := t.resetter()(ctx)
@@ -94,7 +94,7 @@ func appearanceOf(seq uint64) string {
 // examine proves that a disk is free and that the request may change it. examine returns the fingerprint of the content, or "" if
 // it did not read the disk. examine also records the disk's diskseq. The disk is opened only for reading, because udev inspects a
 // disk again when a writable descriptor is closed.
-func (t *task) examine(ctx context.Context) (print string, err error) {
+func (t *task) examine(ctx context.Context) (fingerprint string, err error) {
 	f, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return "", err
@@ -141,13 +141,13 @@ func (f *diskFile) checkWritten(want *uint64, sectors uint64) error {
 // checkContent returns an error if the disk contains data that the request does not allow. No data is allowed on a disk that must
 // be blank, or that was blank when the last pod ended. Nor is data allowed if it has changed since the operator adopted the disk,
 // or since the last pod ended. Only the operator can order metalplug to erase a disk with a known signature.
-func (t *task) checkContent(f *diskFile, s *surface) (print string, err error) {
-	print, content, signs := s.fingerprint(), s.content(), s.signatures()
+func (t *task) checkContent(f *diskFile, s *surface) (fingerprint string, err error) {
+	fingerprint, content, signs := s.fingerprint(), s.content(), s.signatures()
 	blank := t.Fingerprint == Blank || device.LooksBlank(t.Fingerprint)
 	if content == "" && len(f.Partitions(f.sysPath)) > 0 && t.Fingerprint == Blank {
 		content = knownPartitions
 	}
-	other, holds := t.Fingerprint != "" && t.Fingerprint != print, ""
+	other, holds := t.Fingerprint != "" && t.Fingerprint != fingerprint, ""
 	switch {
 	case content == "":
 	case blank:
@@ -161,7 +161,7 @@ func (t *task) checkContent(f *diskFile, s *surface) (print string, err error) {
 		holds = content + ", which the last pod did not leave there; if the data is not needed, erase the disk manually: " + byHand
 	}
 	if holds == "" {
-		return print, nil
+		return fingerprint, nil
 	}
 	if err := s.checkReadable(); err != nil {
 		return "", err

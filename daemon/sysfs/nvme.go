@@ -92,7 +92,7 @@ func isPath(t *Tree, disk, head string) bool {
 // attributes nsid and wwid if both devices have them. The nsid alone is not sufficient, because controllers may have private
 // namespaces with the same ID. Generic nodes have neither attribute, so sameNamespace compares the numbers in their names.
 func sameNamespace(t *Tree, a, b string) bool {
-	told := false
+	compared := false
 	for _, name := range []string{"nsid", "wwid"} {
 		of, errA := t.Attr(a, name)
 		other, errB := t.Attr(b, name)
@@ -102,9 +102,9 @@ func sameNamespace(t *Tree, a, b string) bool {
 		if of != other {
 			return false
 		}
-		told = true
+		compared = true
 	}
-	return told || instanceOf(a) == instanceOf(b)
+	return compared || instanceOf(a) == instanceOf(b)
 }
 
 // instanceOf returns the number after the last n in a namespace's name, such as 2 for nvme3n2, nvme3c0n2 and ng4n2.

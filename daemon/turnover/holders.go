@@ -29,11 +29,11 @@ type users struct {
 }
 
 // look finds the processes that have a device open. The parameter owners contains the UIDs of the pods that hold the device now.
-// If the flag "ours" is set, the processes of these pods may have the device open. Daemons on the node may monitor some devices,
-// such as GPUs. For such a device, look ignores processes that do not belong to an earlier pod. If metalplug cannot read the open
-// files of a process, look treats the process as a user only if its pod has or had the device. A claim's pods are unknown. If a
-// claim held the device, look therefore treats every unreadable process as a user.
-func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
+// If the flag "mayHold" is set, the processes of these pods may have the device open. Daemons on the node may monitor some
+// devices, such as GPUs. For such a device, look ignores processes that do not belong to an earlier pod. If metalplug cannot read
+// the open files of a process, look treats the process as a user only if its pod has or had the device. A claim's pods are
+// unknown. If a claim held the device, look therefore treats every unreadable process as a user.
+func (j *job) look(ctx context.Context, owners []string, mayHold bool) (who users, err error) {
 	nodes := j.Allocation.ExclusiveNodes()
 	if j.Host.Touch.Holders == nil {
 		return who, nil
@@ -50,7 +50,7 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(pods, h.PodUID) || h.Unread != "" && !all
 		switch {
 		case h.Unread != "" && !owner && !had:
-		case ours && h.PodUID != "" && owner:
+		case mayHold && h.PodUID != "" && owner:
 			who.ownPod = true
 		case who.otherUser != "", !j.Target.IsSole() && !had:
 		case h.Unread != "":

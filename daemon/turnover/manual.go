@@ -106,7 +106,7 @@ func (j *job) doOrder(ctx context.Context, scrub string) error {
 // Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o contains no erase
 // method, metalplug uses the resource's method. If the resource has no method, metalplug uses adoptScrub. Adopt returns once the
 // order is in the state file. After that, [Turnover.Run] erases the disk. In a dry run, Adopt checks whether the order can be
-// carried out, but does not record it. The result note tells the operator what metalplug will do, or why there is nothing to do.
+// carried out, but does not record it. The result note states what metalplug will do, or why there is nothing to do.
 // The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
@@ -130,7 +130,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	if o.Scrub == "" && j.policy.scrubs() {
 		scrub = j.policy.Reset.Scrub
 	}
-	print, err := t.Host.Touch.Print(ctx, *j.Target)
+	fingerprint, err := t.Host.Touch.ReadFingerprint(ctx, *j.Target)
 	now, gone := t.Inventory.Current(ctx, id)
 	switch {
 	case gone != nil:
@@ -139,10 +139,10 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
 	case now.Cordon != j.asked.Cordon:
 		return "", fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
-	case print == "": // without a fingerprint, metalplug could not notice later writes
+	case fingerprint == "": // without a fingerprint, metalplug could not notice later writes
 		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)
 	}
-	if err := t.Inventory.Adopt(ctx, id, j.Target, scrub, print); err != nil {
+	if err := t.Inventory.Adopt(ctx, id, j.Target, scrub, fingerprint); err != nil {
 		return "", err
 	}
 	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})
@@ -199,7 +199,7 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	default:
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
 			j.outcome.Written = j.writtenAfter(err)
-			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)
+			j.outcome.Fingerprint, _ = j.Host.Touch.ReadFingerprint(ctx, *j.Target)
 		}
 		j.outcome.Foreign = errors.Is(err, device.ErrForeign) || j.outcome.Touched && j.outcome.Fingerprint == ""
 	}

@@ -110,8 +110,8 @@ func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 	if status, _ := properties["ExecMainStatus"].(int32); status != 0 {
 		text += fmt.Sprintf(", status %d", status)
 	}
-	if said, _ := properties["StatusText"].(string); said != "" {
-		text += ": " + said
+	if line, _ := properties["StatusText"].(string); line != "" {
+		text += ": " + line
 	}
 	return text
 }

@@ -141,14 +141,14 @@ func diskMounts(mountinfo string, devices []udev.Device) string {
 			numbers[d.Properties.Value("MAJOR")+":"+d.Properties.Value("MINOR")] = true
 		}
 	}
-	var kept strings.Builder
+	var lines strings.Builder
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line) // id, parent, major:minor, root, mount point, …
 		if len(fields) > 4 && (numbers[fields[2]] || strings.Contains(line, " /dev/")) {
-			kept.WriteString(line)
+			lines.WriteString(line)
 		}
 	}
-	return kept.String()
+	return lines.String()
 }
 
 // writeAttrs writes a device's attributes, including those in subdirectories that are not devices themselves. The kernel does not
