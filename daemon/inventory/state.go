@@ -53,7 +53,7 @@ type savedState struct {
 }
 
 // decode parses a state file. The file's version must be [stateVersion]. Unless the parameter machine is empty, the file must
-// also belong to the node with this ID.
+// also belong to the node with this ID. No cordon may be empty.
 func decode(text []byte, machine string) (c savedState, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {
@@ -61,6 +61,8 @@ func decode(text []byte, machine string) (c savedState, err error) {
 		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
 	case err == nil && machine != "" && c.Machine != machine:
 		err = errors.New("the file was written on another machine")
+	case err == nil && slices.Contains(slices.Collect(maps.Values(c.Cordons)), nil):
+		err = errors.New("a cordon is empty")
 	}
 	for _, r := range c.Devices {
 		if invalid := r.Valid(); err == nil && invalid != nil {
@@ -111,10 +113,7 @@ func (l *loop) restore() {
 		}
 		e := &entry{
 			device:   &device.Device{ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode},
-			resource: r.Resource,
-			offered:  offered,
-			awaited:  r.Present,
-			lease:    r.Lease,
+			resource: r.Resource, offered: offered, awaited: r.Present, lease: r.Lease,
 
 			membership: membership{bundle: r.Bundle.ID, bundleResource: r.Bundle.Resource},
 		}

@@ -84,6 +84,7 @@ func TestStateLost(t *testing.T) {
 		"empty":           {func(file string) error { return os.Truncate(file, 0) }, "unexpected end of JSON input"},
 		"null":            {rewrite("null"), "version is 0, not 2"},
 		"a later version": {rewrite(`{"version":3,"devices":[]}`), "version is 3, not 2"},
+		"an empty cordon": {rewrite(`{"version":2,"machine":"here","cordons":{"node-A-w":null}}`), "a cordon is empty"},
 		"too large":       {func(file string) error { return os.Truncate(file, 100<<20) }, "the file is larger than 67108864 bytes"},
 		"a directory": {
 			instead(func(file string) error { return os.MkdirAll(filepath.Join(file, "full"), 0o700) }), "the file is a directory",
