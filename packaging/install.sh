@@ -18,7 +18,8 @@ put() { # put MODE FILE PATH
 }
 
 install -d -m 0755 "$root/usr/libexec/metalplug"
-for program in "$programs"/*; do
+# Other files in bin are from make cluster and make dra-sanity.
+for program in "$programs"/metalplug*; do
 	name=$(basename "$program")
 	case $name in
 	metalplugd) put 0755 "$program" "/usr/sbin/$name" ;;

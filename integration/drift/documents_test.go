@@ -201,6 +201,29 @@ func TestPolicyLabelsWhatIsInstalled(t *testing.T) {
 	}
 }
 
+// TestInstallSkipsOtherBuilds checks that make install works after make cluster or make dra-sanity, which also build into bin.
+func TestInstallSkipsOtherBuilds(t *testing.T) {
+	programs, documents, root := t.TempDir(), t.TempDir(), t.TempDir()
+	if err := os.Mkdir(filepath.Join(programs, "cluster"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{filepath.Join(programs, "metalplugd"), filepath.Join(programs, "dra-sanity")}
+	for _, name := range []string{"metalplugd.8", "metalplugctl.bash", "metalplugctl.zsh", "metalplugctl.fish"} {
+		files = append(files, filepath.Join(documents, name))
+	}
+	for _, file := range files {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("../../packaging/install.sh", programs, documents, root).CombinedOutput(); err != nil {
+		t.Fatalf("install.sh: %v\n%s", err, out)
+	}
+	if installed, err := filepath.Glob(root + "/usr/*bin/*"); err != nil || !slices.Equal(installed, []string{root + "/usr/sbin/metalplugd"}) {
+		t.Errorf("installed programs: %q, %v", installed, err)
+	}
+}
+
 // TestPolicyIsMoreSpecificThanTheBase checks that no expression of the base policy takes precedence over one of ours.
 // Otherwise our label would have no effect.
 func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {
