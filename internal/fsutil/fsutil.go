@@ -21,19 +21,19 @@ import (
 // concurrently for the same file.
 func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	next := name + ".new"
-	_ = os.Remove(next) // an earlier crash may have left a file with this name, or there may be a link with this name
+	// An earlier failure may have left a file with this name, or there may be a link with this name.
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := f.Chmod(permissions); err != nil {
-		return err
-	}
 	if _, err := f.Write(text); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if err := errors.Join(f.Chmod(permissions), f.Sync()); err != nil {
 		return err
 	}
 	if err := os.Rename(next, name); err != nil {
