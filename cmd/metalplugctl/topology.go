@@ -24,7 +24,7 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 		var t api.Topology
 		var err error
 		ask := func(o *clientOptions) error { return o.client().Get(cmd.Context(), "/v1/topology", &t) }
-		if *recorded != "" {
+		if *recorded != "" || cmd.Flags().Changed("config") {
 			p := preview{file: *file, logLevel: "warn"}
 			if err = p.selectMachine(*recorded); err == nil {
 				err = p.run(cmd, ask)

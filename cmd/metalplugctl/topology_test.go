@@ -29,6 +29,14 @@ func TestTopology(t *testing.T) {
 	}
 	golden(t, "../../../docs/topology.svg", stdout)
 
+	dir := t.TempDir()
+	save(t, dir+"/recording", text)
+	save(t, dir+"/recorded.toml", "hardware.source = \"recording:recording\"\n")
+	code, stdout, stderr = ctl(t, "topology", "--config", dir+"/recorded.toml")
+	if code != exitOK || !strings.Contains(stdout, "GPU0") {
+		t.Errorf("--config without --recording: exit %d: %s", code, stderr)
+	}
+
 	for _, recorded := range []string{"gpu-server", "mig-node"} {
 		code, stdout, stderr = ctl(t, "topology", "--recording", recorded, "-o", "json")
 		var got api.Topology
