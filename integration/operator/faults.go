@@ -67,11 +67,11 @@ var faults = []fault{
 		ask: []string{"why", "/dev/nvme1n1"}, code: exitProblem, cause: "no resource of class nvme is configured",
 	},
 	{
-		name: "it is sick", hardware: change{"A: state=live\\n\n", "A: state=dead\\n\n"},
+		name: "it is unhealthy", hardware: change{"A: state=live\\n\n", "A: state=dead\\n\n"},
 		ask: []string{"list"}, code: exitOK, cause: "controller nvme1 is dead",
 	},
 	{
-		name: "somebody has cordoned it", before: []string{"cordon", lastDisk, "--reason", "ask Ann"},
+		name: "an operator has cordoned it", before: []string{"cordon", lastDisk, "--reason", "ask Ann"},
 		ask: []string{"list"}, code: exitOK, cause: "cordoned: ask Ann (by ",
 	},
 	{
