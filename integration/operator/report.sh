@@ -13,7 +13,11 @@ set -euo pipefail
 
 ctl=${METALPLUGCTL:-metalplugctl}
 sys=${SYS:-/sys} # sysfs of the kernel
-dir=${1:?usage: report.sh DIR [OPTION OF metalplugctl preview]...}
+if [ $# = 0 ]; then
+	echo "usage: report.sh DIR [OPTION OF metalplugctl preview]..." >&2
+	exit 2
+fi
+dir=$1
 shift
 mkdir -p "$dir" || exit 2
 
@@ -61,5 +65,5 @@ for device in "$sys"/class/{drm/card*[0-9],accel/accel*,infiniband/*,fpga_region
 	known kernel "${device#"$sys"/class/}" "/sys$at"
 done
 
-echo "kept in $dir: what a report of a bug needs"
+echo "The report is in $dir. Read it before you send it."
 exit "$differs"

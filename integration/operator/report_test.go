@@ -26,7 +26,7 @@ func TestReport(t *testing.T) {
 		name, nvidia, disk, want string
 		differs                  bool
 	}{
-		{"nobody else knows of anything", "", "", "kept in ", false},
+		{"no device is known elsewhere", "", "", "The report is in ", false},
 		{"a GPU", listedGPU, "", "same     nvidia-smi GPU-36f675cc-81e7-4ef5-a8e2-5d940ed90475", false},
 		{"one more GPU", listedGPU + secondGPU, "", "differs  nvidia-smi GPU-00000000-0000-0000-0000-000000000000: metalplug has no", true},
 		{"a disk", "", firstDisk, "same     kernel block/nvme0n1", false},
@@ -52,6 +52,15 @@ func TestReport(t *testing.T) {
 				t.Errorf("%v, wanted %q:\n%s", err, test.want, output)
 			}
 		})
+	}
+}
+
+// TestReportNeedsADirectory checks the exit code for an invalid command line, which differs from that for a difference.
+func TestReportNeedsADirectory(t *testing.T) {
+	output, err := exec.Command("./report.sh").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.HasPrefix(string(output), "usage: report.sh DIR") {
+		t.Errorf("%v, %s", err, output)
 	}
 }
 
