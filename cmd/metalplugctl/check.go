@@ -117,7 +117,7 @@ func (f *checkedFiles) warnOfMistakes(c config.Config, r config.Resource, report
 	switch {
 	case r.Serve == config.ServeDRA:
 		f.warn(c, r, "serve", "pods get devices of %s only through resource claims, which require metalplug-dra; see docs/dra.md", r.Name)
-	case r.Reset.AtStart() && r.Reset.Scrub != config.None:
+	case r.Reset.AtStart() && r.Reset.Scrubs():
 		f.warn(c, r, "reset.scrub", `reading and erasing a disk may take hours, but the start of a container waits for at most 25s; write when = "release"`)
 	}
 }

@@ -104,11 +104,11 @@ func (d *doctor) checkHelpers() (fine string) {
 		needs                 func(config.Resource) bool
 	}{
 		{"metalplug-holders", d.config.Reset.Holders, "no container with a device can start", func(r config.Resource) bool {
-			return r.Shares <= 1 && !r.AllowInUse
+			return !r.SharesUse()
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
 			byDefault := r.Class == "nvme" || r.Class == "fpga" // metalplug resets devices of these classes by default
-			return byDefault || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
+			return byDefault || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrubs()
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
 			return r.Units != config.Units{}

@@ -175,7 +175,10 @@ func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.hasWor
 // AtRelease reports whether there is work to do after a device is released.
 func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.hasWork() }
 
-func (r ResourceReset) hasWork() bool { return r.Method != None || r.Scrub != None }
+func (r ResourceReset) hasWork() bool { return r.Method != None || r.Scrubs() }
+
+// Scrubs reports whether disks are erased between two pods.
+func (r ResourceReset) Scrubs() bool { return r.Scrub != None }
 
 // Units is the table [resource.units], which names a vendor's systemd template units, "name@.service". The instance name
 // is the escaped device ID. An empty field means that there is no unit.
@@ -216,10 +219,14 @@ func (r Resource) Rule() device.Rule {
 	return device.Rule{
 		Resource: r.Name, Class: class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
 		Group: r.Group, Bundle: r.Members, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
-		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
+		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrubs(),
 		ClearedAtRelease: r.ClearedAtRelease(), Init: r.Units.Init, Claims: claims,
 	}
 }
+
+// SharesUse reports whether the configuration allows several pods, or a pod and the host, to have a device open at the same time.
+// Such a device is neither reset nor erased.
+func (r Resource) SharesUse() bool { return r.Shares > 1 || r.AllowInUse }
 
 // ClearedAtRelease reports whether there is work to do after the last container with a device has ended.
 func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Units.Release != "" }

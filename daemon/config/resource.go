@@ -79,7 +79,7 @@ func resource(t *table) Resource {
 	checkExclusive(t, reset, r)
 	// Auto has no effect if a reset would disturb other users of the device. Auto also has no effect for InfiniBand, because a
 	// reset unbinds the drivers.
-	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
+	if r.Reset.Method == Auto && (r.SharesUse() || r.Class == device.InfiniBandName) {
 		r.Reset.Method = None
 	}
 	if r.Class != "" && reset.has("when") && r.Reset.When != WhenStart && !r.Reset.hasWork() {
@@ -217,7 +217,7 @@ func takeReset(t *table, r *Resource) {
 	}
 	r.requireScrub(t)
 	t.choice("when", "moment", &r.Reset.When, WhenStart, WhenRelease, WhenBoth)
-	if r.Reset.Scrub != None && (r.Reset.When != WhenStart || r.Serve == ServeDRA) {
+	if r.Reset.Scrubs() && (r.Reset.When != WhenStart || r.Serve == ServeDRA) {
 		r.Reset.Timeout = eraseTimeout
 	}
 	if t.duration("timeout", &r.Reset.Timeout) && r.Reset.When == WhenStart && r.Reset.Timeout > maxStartTimeout && r.Serve != ServeDRA {
@@ -250,7 +250,7 @@ func isPCIReset(method string) bool {
 
 // checkExclusive reports settings that are invalid for a device that several users can share.
 func checkExclusive(t, reset *table, r Resource) {
-	if r.Reset.Scrub != None && r.Shares > 1 {
+	if r.Reset.Scrubs() && r.Shares > 1 {
 		reset.reportf("scrub", `%s would erase the data of other containers, because shares = %d%s; write shares = 1 or scrub = "none"`,
 			r.Reset.Scrub, r.Shares, t.elsewhere("shares", reset.place("scrub")))
 	}
@@ -261,7 +261,7 @@ func checkExclusive(t, reset *table, r Resource) {
 	if r.Serve == ServeDRA && r.Shares > 1 && len(classAbilities[r.Class].scrubs) > 0 && !r.Reset.ScrubUnset {
 		t.reportf("shares", `claims cannot share disks, but shares = %d; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`, r.Shares)
 	}
-	if r.Reset.Scrub != None && r.AllowInUse {
+	if r.Reset.Scrubs() && r.AllowInUse {
 		t.reportf("allow_in_use", `would let %s erase disks that this host uses; write false, or scrub = "none"`, r.Reset.Scrub)
 	}
 }

@@ -100,7 +100,7 @@ func checkScrub(settings config.Config, resource config.Resource, s device.Sight
 		return nil
 	case !s.Target.IsDisk():
 		return errorf(Refused, "resource %s (%s) does not select %s as a disk", resource.Name, where, path.Base(r.SysPath))
-	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
+	case r.ByHand && resource.SharesUse():
 		return errorf(Refused, "resource %s (%s) offers disks that other processes may use, so metalplug does not erase them", resource.Name, where)
 	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize would erase the whole NVM subsystem
 		return nil

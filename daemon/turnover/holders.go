@@ -108,7 +108,7 @@ func (j *job) describeRunning() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
 	}
-	scrubs := j.Target.IsDisk() && j.policy.scrubs()
+	scrubs := j.Target.IsDisk() && j.policy.Reset.Scrubs()
 	pods, _ := j.Pods()
 	for _, pod := range pods {
 		runs, err := j.Running(pod)

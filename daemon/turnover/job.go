@@ -18,8 +18,8 @@ import (
 // devices.
 type job struct {
 	*Turnover
-	*inventory.Status // status of the device; replaced by the newest one when the work begins
-	policy            policy
+	*inventory.Status                   // status of the device; replaced by the newest one when the work begins
+	policy            config.Resource   // determines the work on the device
 	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
 	asked             *inventory.Status // status of the device when the job was requested
@@ -73,7 +73,7 @@ func (j *job) method(byHand bool) string {
 
 // rule returns the parts of the resource's configuration that package lease uses.
 func (j *job) rule() lease.Rule {
-	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.policy.scrubs(), AtStart: j.policy.Reset.AtStart()}
+	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.policy.Reset.Scrubs(), AtStart: j.policy.Reset.AtStart()}
 }
 
 // begin notifies the inventory that work on the device is beginning. Until the job ends, the inventory assumes that this work
@@ -84,7 +84,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, order lease.Order) er
 	counted := true
 	_ = retryUntil(ctx, func() (bool, error) {
 		s, err := j.Inventory.Current(ctx, j.Device.ID)
-		erases := err == nil && s.Residue && s.Target.IsDisk() && j.policy.scrubs() && (!s.Held() || s.Hold == lease.Due)
+		erases := err == nil && s.Residue && s.Target.IsDisk() && j.policy.Reset.Scrubs() && (!s.Held() || s.Hold == lease.Due)
 		if counted = !erases || s.Written != nil; !counted {
 			j.Inventory.LookAgain(j.Device.ID)
 		}

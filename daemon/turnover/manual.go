@@ -63,7 +63,6 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if j.Cordon != j.asked.Cordon {
 		return fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
 	}
-	policy := j.policy
 	if err := j.doOrder(ctx, scrub); err != nil {
 		t.Log.Error(string(verdict.CleanUp), "device", id, "resource", j.Taker, "err", err)
 		switch {
@@ -77,7 +76,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	}
 	j.Inventory.Recovered(id)
 	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.
-	enough := !j.Used || policy.Units.Release == "" && (scrub != "" || !policy.Reset.AtRelease() || !policy.scrubs())
+	enough := !j.Used || j.policy.Units.Release == "" && (scrub != "" || !j.policy.Reset.AtRelease() || !j.policy.Reset.Scrubs())
 	// After a failed erasure, a reset alone is not enough.
 	mended := scrub != "" || j.Order == lease.Reset
 	switch {
@@ -99,7 +98,9 @@ func (j *job) doOrder(ctx context.Context, scrub string) error {
 	if w.Reset && j.method(true) == "" {
 		return fmt.Errorf("%s: %w: no reset method of the class applies now: name a method in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
-	j.policy.Reset.Scrub = scrub
+	if w.Erase {
+		j.policy.Reset.Scrub = scrub
+	}
 	return j.clear(ctx, maxOrderTime, w)
 }
 
@@ -127,7 +128,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", nil
 	}
 	scrub := cmp.Or(o.Scrub, adoptScrub)
-	if o.Scrub == "" && j.policy.scrubs() {
+	if o.Scrub == "" && j.policy.Reset.Scrubs() {
 		scrub = j.policy.Reset.Scrub
 	}
 	fingerprint, err := t.Host.Touch.ReadFingerprint(ctx, *j.Target)
@@ -167,7 +168,7 @@ func (j *job) checkAdoptable() error {
 		return fmt.Errorf("%w: %s", ErrUnfit, j.Reason)
 	case !j.Target.IsDisk():
 		return fmt.Errorf("%w: the device is not a disk", ErrUnfit)
-	case j.policy.sharesUse():
+	case j.policy.SharesUse():
 		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
 		return fmt.Errorf("%w: the disk has no wwid or serial number, so another disk could be mistaken for it; %s", ErrUnfit, verdict.Remedy(j.Device.ID, j.Target))

@@ -37,7 +37,7 @@ func (t *Turnover) Start(ctx context.Context, devices []*inventory.Status) error
 	}
 	keep := slices.ContainsFunc(devices, func(s *inventory.Status) bool {
 		policy := t.policyFor(s.Resource)
-		return policy.Reset.AtRelease() || policy.scrubs() || s.Target.IsDisk()
+		return policy.Reset.AtRelease() || policy.Reset.Scrubs() || s.Target.IsDisk()
 	})
 	return t.start(ctx, devices, owners, keep)
 }
@@ -91,7 +91,7 @@ func (t *Turnover) ownersOf(ctx context.Context, devices []*inventory.Status) (o
 			if err != nil {
 				return false, err
 			}
-			if !t.policyFor(s.Resource).sharesUse() && now.CheckpointOutdated(owners[now.Name()]) {
+			if !t.policyFor(s.Resource).SharesUse() && now.CheckpointOutdated(owners[now.Name()]) {
 				behind[now.Name()] = kubelet.Noted
 			}
 		}
@@ -139,7 +139,7 @@ func (t *Turnover) startOne(ctx context.Context, s *inventory.Status, owners []s
 // prepare prepares the device for a container of its pod. If other pods or the host may also use the device, prepare runs only
 // the vendor units. However, no pod gets the data that an earlier pod left before the configuration was reloaded.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
-	id, first, shares, fresh := j.Device.ID, j.First(owners), j.policy.sharesUse(), j.New(owners)
+	id, first, shares, fresh := j.Device.ID, j.First(owners), j.policy.SharesUse(), j.New(owners)
 	unproven := fmt.Errorf("%s: %w: the disk may contain data that is not from this pod; delete the pod", id, device.ErrUnproven)
 	switch {
 	case !j.Present && (fresh || !shares):

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
@@ -16,11 +17,11 @@ import (
 // cleanUpLimit returns the time limit for a reset and an erasure while no container is waiting. Before a container starts, the
 // limit is much shorter ([startLimit]), because the kubelet is waiting. If the short limit is not enough, the work fails, and the
 // daemon later repeats the work with the longer limit. The longer limit is enough to read a whole disk.
-func (p policy) cleanUpLimit() time.Duration {
-	if p.Reset.AtRelease() {
-		return max(p.Reset.Timeout, time.Second)
+func (j *job) cleanUpLimit() time.Duration {
+	if j.policy.Reset.AtRelease() {
+		return max(j.policy.Reset.Timeout, time.Second)
 	}
-	return max(p.Reset.Timeout, time.Hour)
+	return max(j.policy.Reset.Timeout, time.Hour)
 }
 
 // cleanUp prepares a device for the next pod after the last pod has ended. cleanUp does nothing and returns nil if a new pod
@@ -28,10 +29,10 @@ func (p policy) cleanUpLimit() time.Duration {
 // failed, and only the operator may repeat this order. After a reload, the device may belong to another resource. cleanUp then does
 // the work that this resource configures, because the helpers refuse any other work.
 func (j *job) cleanUp(ctx context.Context) error {
-	if j.Barred != "" && !j.policy.ClearedAtRelease() && j.Taker == j.Resource || !j.policy.repeatsOrder(j.Order) {
+	if j.Barred != "" && !j.policy.ClearedAtRelease() && j.Taker == j.Resource || !j.repeatsOrder() {
 		return nil
 	}
-	if !j.policy.sharesUse() {
+	if !j.policy.SharesUse() {
 		if err := j.checkUnused(ctx); err != nil {
 			return err
 		}
@@ -50,11 +51,23 @@ func (j *job) cleanUp(ctx context.Context) error {
 	return err
 }
 
+// repeatsOrder reports whether the clean-up of a released device repeats the operator's failed order. If no order has failed,
+// repeatsOrder returns true.
+func (j *job) repeatsOrder() bool {
+	switch j.Order {
+	case lease.Reset:
+		return !j.policy.SharesUse() && (j.policy.Reset.Method != config.None || j.policy.Reset.Scrubs())
+	case lease.Erase:
+		return !j.policy.SharesUse() && j.policy.Reset.Scrubs()
+	}
+	return true
+}
+
 // restore resets and erases a released device as configured, and then runs the vendor unit. If earlier work on the device failed,
 // restore repeats that work.
 func (j *job) restore(ctx context.Context) error {
-	if !j.policy.sharesUse() && (j.policy.Reset.AtRelease() || j.Failure != "") {
-		if err := j.clear(ctx, j.policy.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
+	if !j.policy.SharesUse() && (j.policy.Reset.AtRelease() || j.Failure != "") {
+		if err := j.clear(ctx, j.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
 			return err
 		}
 	}

@@ -122,7 +122,7 @@ func (j *job) beginSiblings(ctx context.Context, erases bool) error {
 			return fmt.Errorf("%w: the operation would also affect %s, which is cordoned", ErrBusy, id)
 		case now.Held():
 			return fmt.Errorf("%w: the operation would also affect %s, which a pod holds", ErrBusy, id)
-		case j.policyFor(now.Taker).sharesUse():
+		case j.policyFor(now.Taker).SharesUse():
 			return fmt.Errorf("%w: the operation would also affect %s, which other pods or processes may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
 			return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reserved)

@@ -21,7 +21,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
@@ -42,28 +41,6 @@ const (
 	initialBackoff = 10 * time.Second
 	maxBackoff     = 10 * time.Minute
 )
-
-// policy is a resource's configuration. policy determines the work on the resource's devices between two pods. A disk is erased
-// before the first container of a pod starts, but not before its other containers start.
-type policy struct{ config.Resource }
-
-// sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
-// reset nor erased.
-func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
-
-func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
-
-// repeatsOrder reports whether the clean-up of a released device repeats the operator's failed order. If no order has failed,
-// repeatsOrder returns true.
-func (p policy) repeatsOrder(failed lease.Order) bool {
-	switch failed {
-	case lease.Reset:
-		return !p.sharesUse() && (p.Reset.Method != config.None || p.scrubs())
-	case lease.Erase:
-		return !p.sharesUse() && p.scrubs()
-	}
-	return true
-}
 
 // Turnover runs the work on devices between two pods. Turnover is safe for concurrent use.
 type Turnover struct {
@@ -88,12 +65,12 @@ type Turnover struct {
 }
 
 // policyFor returns a resource's configuration. A resource without a configuration requires no work.
-func (t *Turnover) policyFor(resource string) policy {
+func (t *Turnover) policyFor(resource string) config.Resource {
 	r, ok := t.Configured(resource)
 	if !ok {
 		r.Reset.Method, r.Reset.Scrub = config.None, config.None
 	}
-	return policy{r}
+	return r
 }
 
 // note writes an event about a device, or an error from the work, to the audit log.
