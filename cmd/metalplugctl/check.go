@@ -61,7 +61,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		for i, r := range c.Resources {
 			reported := ""
 			if err == nil && !r.Optional {
-				reported = checked.compare(c, r, all[i])
+				reported = checked.warnOfMatch(c, r, all[i])
 			}
 			checked.warnOfMistakes(c, r, reported)
 		}
@@ -122,16 +122,15 @@ func (f *checkedFiles) warnOfMistakes(c config.Config, r config.Resource, report
 	}
 }
 
-// compare adds a warning if a resource has no usable device on this node, or if its exclude patterns match no device. The result
-// is the key that the warning is about.
-func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch) (key string) {
-	switch key = cmp.Or(match.key, "match"); {
-	case match.explainIdle() != "":
-		if r.Members != nil {
-			key = "members"
-			match.Unfilled += "; to list the devices, add --explain"
-		}
-		f.warn(c, r, key, "%s gets no device: %s", r.Name, match.explainIdle())
+// warnOfMatch adds a warning if a resource has no usable device on this node, or if its exclude patterns match no device. The
+// result is the key that the warning is about.
+func (f *checkedFiles) warnOfMatch(c config.Config, r config.Resource, match resourceMatch) (key string) {
+	key = cmp.Or(match.key, "match")
+	switch idle := match.explainIdle(); {
+	case idle != "" && r.Members != nil:
+		f.warn(c, r, "members", "%s gets no device: %s; to list the devices, add --explain", r.Name, idle)
+	case idle != "":
+		f.warn(c, r, key, "%s gets no device: %s", r.Name, idle)
 	case len(r.Exclude) > 0 && !match.excludes:
 		f.warn(c, r, key, "exclude matches no device on this node, so %s gets every device that match selects: %s", r.Name, match.Unfilled)
 	}
@@ -225,15 +224,15 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 		}
 	}
 	for i, r := range rules {
-		all[i].compare(r, c.Resources[i].Optional, func(patterns map[string]string) (key, text string) {
-			return device.Unmatched(host, r.Class, devices, patterns)
-		})
-		if r.Bundle != nil {
+		switch {
+		case r.Bundle != nil:
 			var ids []string
 			ids, all[i].Unfilled = bundle.Seen(r.Bundle, seen)
 			for _, id := range ids {
 				all[i].Devices = append(all[i].Devices, matchedDevice{ID: id})
 			}
+		case !c.Resources[i].Optional:
+			all[i].explainPatterns(host, devices, r)
 		}
 	}
 	byID := func(a, b matchedDevice) int { return strings.Compare(a.ID, b.ID) }
@@ -245,29 +244,25 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets t.Unfilled if the "match" or "exclude" patterns of a rule match no device. The parameter "unmatched" is a function
-// that returns the result of [device.Unmatched].
-func (t *resourceMatch) compare(r device.Rule, builtin bool, unmatched func(patterns map[string]string) (key, text string)) {
+// explainPatterns sets t.Unfilled if the "match" or "exclude" patterns of a rule match none of the given devices.
+func (t *resourceMatch) explainPatterns(h *device.Host, devices []udev.Device, r device.Rule) {
 	key, text := "", ""
 	switch {
-	case builtin || r.Bundle != nil:
-		return
 	case len(t.Devices) == 0 && t.excludes:
 		t.key, text = "exclude", "every device selected by match is also excluded"
 	case len(t.Devices) == 0 && r.Group != nil:
 		t.key = "group"
 		for _, node := range r.Group.Nodes {
-			if key, text = unmatched(map[string]string{"DEVNAME": node}); text != "" {
-				key = ""
+			if _, text = device.Unmatched(h, r.Class, devices, map[string]string{"DEVNAME": node}); text != "" {
 				break
 			}
 		}
 	case len(t.Devices) == 0 && len(t.Lost) == 0:
 		t.key = "match"
-		key, text = unmatched(r.Match)
+		key, text = device.Unmatched(h, r.Class, devices, r.Match)
 	case t.explainIdle() == "" && len(r.Exclude) > 0 && !t.excludes:
 		t.key = "exclude"
-		key, text = unmatched(r.Exclude)
+		key, text = device.Unmatched(h, r.Class, devices, r.Exclude)
 	}
 	if t.Unfilled = text; key != "" {
 		pattern := map[string]map[string]string{"match": r.Match, "exclude": r.Exclude}[t.key][key]
