@@ -277,7 +277,7 @@ func (l link) onlyPath() bool {
 	if err := unix.Lstat(l.path(), &st); err != nil || st.Mode&0o700 != 0 {
 		return false
 	}
-	_, flags, _ := fdinfo(l.task + "/fdinfo/" + l.name)
+	flags, _ := fdinfo(l.task + "/fdinfo/" + l.name)
 	return flags&unix.O_PATH != 0
 }
 
@@ -371,15 +371,16 @@ func isKernelObject(l link) bool {
 func mountID(path string) (id int) {
 	fd, _ := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) // if this fails, fd is -1, and the fdinfo file is not found
 	defer unix.Close(fd)
-	_, _, id = fdinfo(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	_, id = fdinfo(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	return id
 }
 
-// fdinfo returns the first three values in an fdinfo file. A value that cannot be read is 0.
-func fdinfo(name string) (position, flags, mount int) {
+// fdinfo returns the flags and the mount ID in an fdinfo file. A value that cannot be read is 0.
+func fdinfo(name string) (flags, mount int) {
 	text, _ := readFile(name)
+	var position int
 	_, _ = fmt.Sscanf(string(text), "pos: %d\nflags: %o\nmnt_id: %d\n", &position, &flags, &mount)
-	return position, flags, mount
+	return flags, mount
 }
 
 // maxMounts limits the number of mounts that are stored for a process. Each mount takes about 50 bytes. A kubelet's mount

@@ -43,9 +43,9 @@ func (q *requests) post(r request) {
 	liveness.Poke(q.wake)
 }
 
-// postLater posts a request after a delay. The caller may stop the timer to cancel the request.
-func (q *requests) postLater(pause time.Duration, r request) *time.Timer {
-	return time.AfterFunc(pause, func() { q.post(r) })
+// postLater posts a request after a delay.
+func (q *requests) postLater(pause time.Duration, r request) {
+	time.AfterFunc(pause, func() { q.post(r) })
 }
 
 // postAbout posts a request for one device. If the device is unknown when the loop reaches the request, the request does not

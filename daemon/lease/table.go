@@ -61,7 +61,8 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	// The caller starts to save the lease immediately, and does not answer the kubelet or erase the disk until the lease is saved.
+	// The caller starts to save the lease. Package turnover waits until the lease is saved before a container with a disk starts,
+	// and after an erasure.
 	Save        Effect = "save"
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
