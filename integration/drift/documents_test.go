@@ -224,6 +224,14 @@ func TestInstallSkipsOtherBuilds(t *testing.T) {
 	}
 }
 
+// TestCertificateNeedsANode checks that certificate.sh shows its usage if the Node's name is missing.
+func TestCertificateNeedsANode(t *testing.T) {
+	out, err := exec.Command("sh", "../../packaging/kubernetes/certificate.sh").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "usage: certificate.sh NODE") {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
 // TestPolicyIsMoreSpecificThanTheBase checks that no expression of the base policy takes precedence over one of ours.
 // Otherwise our label would have no effect.
 func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {

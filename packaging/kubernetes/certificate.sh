@@ -8,7 +8,7 @@
 # before it ends. It needs openssl, and kubectl 1.31 or later.
 set -eu
 umask 077
-node=$1 kubelet=${2:-/etc/kubernetes/kubelet.conf} out=${3:-/etc/metalplug-dra/kubeconfig}
+node=${1:?usage: certificate.sh NODE [KUBECONFIG [OUTPUT]]} kubelet=${2:-/etc/kubernetes/kubelet.conf} out=${3:-/etc/metalplug-dra/kubeconfig}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 k() { kubectl --kubeconfig "$kubelet" "$@"; }
