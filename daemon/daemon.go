@@ -79,7 +79,8 @@ type daemon struct {
 }
 
 // Run offers this node's hardware to the kubelet until ctx ends, and then returns nil. If a part of the daemon fails, Run stops
-// the other parts and returns the error.
+// the other parts and returns the error. The error is a [config.Problems] if the recording that the configuration names cannot be
+// opened.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
@@ -108,7 +109,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	if file := d.Config.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)
 		if err != nil {
-			return nil, err
+			return nil, d.Config.Unusable(err)
 		}
 		s.Warn = func(err error) { d.Log.Warn("recording not reloaded", "err", err) }
 		d.source = s

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -53,7 +54,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	load := func() (config.Config, error) { return config.LoadUsable(*file) }
-	loaded, err := load()
+	loaded, err := config.Load(*file) // daemon.Run opens the recording
+	if *check {
+		loaded, err = load()
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
@@ -86,6 +90,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Sockets: sockets.Passed(),
 		Version: version,
 	})
+	if problems, ok := errors.AsType[config.Problems](err); ok {
+		fmt.Fprintln(stderr, problems)
+		return exitConfig
+	}
 	if err != nil {
 		log.Error("stopped", "err", err)
 		return exitFailed

@@ -25,7 +25,8 @@ func write(t *testing.T, name, text string) string {
 func TestExitCodes(t *testing.T) {
 	good := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/kvm\"\nclass = \"node\"\nmatch = { DEVNAME = \"/dev/kvm\" }\n")
 	bad := write(t, "metalplug.toml", "[paths]\nstat = \"/x\"\n")
-	gone := write(t, "metalplug.toml", "hardware.source = \"recording:gone\"\n")
+	gone := write(t, "metalplug.toml", fmt.Sprintf("hardware.source = \"recording:gone\"\n[paths]\ndevice_plugins = %q\nstate = %q\nrun = %q\n",
+		t.TempDir(), t.TempDir(), t.TempDir()))
 	units := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/nvme\"\nclass = \"gpu\"\n[resource.units]\ninit = \"x@.service\"\n")
 	tests := []struct {
 		name string

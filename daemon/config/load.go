@@ -82,18 +82,23 @@ func EnvValues(text string) (values []string, err error) {
 }
 
 // LoadUsable is like [Load], but also returns an error if the recording that the configuration names cannot be read. Without this
-// recording, a daemon cannot start. The error is a [Problems] with the line that names the recording.
+// recording, a daemon cannot start. The error is from [Config.Unusable].
 func LoadUsable(file string) (Config, error) {
 	c, err := Load(file)
 	if err != nil || c.Hardware.Recording == "" {
 		return c, err
 	}
 	if err := recording.Check(c.Hardware.Recording); err != nil {
-		problem := c.source
-		problem.What = err.Error()
-		return c, Problems{problem}
+		return c, c.Unusable(err)
 	}
 	return c, nil
+}
+
+// Unusable returns an error about the recording as a [Problems] with the line that names the recording.
+func (c Config) Unusable(err error) error {
+	problem := c.source
+	problem.What = err.Error()
+	return Problems{problem}
 }
 
 // readProblem returns the problem to report for a file that cannot be read. The message does not repeat the file's name.
