@@ -162,7 +162,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		return context.Canceled
 	case ctx.Err() != nil:
-		err = fmt.Errorf("no answer for %v; see 'journalctl -u metalplugd'", clientLimit)
+		err = errors.New("no answer in time; see 'journalctl -u metalplugd'")
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = errors.New("the socket does not exist")
 	case errors.Is(err, unix.ECONNREFUSED):
