@@ -53,11 +53,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if !ok {
 		return code
 	}
-	load := func() (config.Config, error) { return config.LoadUsable(*file) }
-	loaded, err := config.Load(*file) // daemon.Run opens the recording
+	load := config.Load // daemon.Run opens the recording
 	if *check {
-		loaded, err = load()
+		load = config.LoadUsable
 	}
+	loaded, err := load(*file)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
@@ -84,7 +84,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
 		File:    absolute,
-		Load:    load,
+		Load:    func() (config.Config, error) { return config.LoadUsable(*file) },
 		Reload:  hangup,
 		Log:     log.Logger,
 		Sockets: sockets.Passed(),

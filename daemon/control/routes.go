@@ -55,10 +55,6 @@ func (s *Server) routes() *http.ServeMux {
 // turnTimeout is how long a client waits for its turn. The rest of [answerTimeout] remains for the client's own answer.
 const turnTimeout = 10 * time.Second
 
-// errTurn is the error for a client that has not got its turn in time.
-var errTurn = errors.New("an earlier request is still in progress: its client does not read the answer, or hardware does not answer; " +
-	"repeat the command")
-
 // inTurn returns a handler that gives one answer at a time to root, and one at a time to all other users. inTurn is for requests
 // that need much memory or time on a node with many devices. Without inTurn, clients that do not read their answers could
 // exceed metalplugd's memory limit.
@@ -72,7 +68,8 @@ func inTurn(next http.HandlerFunc) http.HandlerFunc {
 			next(w, r)
 		case <-r.Context().Done():
 		case <-time.After(turnTimeout):
-			refuse(w, http.StatusServiceUnavailable, errTurn)
+			refuse(w, http.StatusServiceUnavailable, errors.New("an earlier request is still in progress: its client does not read "+
+				"the answer, or hardware does not answer; repeat the command"))
 		}
 	}
 }

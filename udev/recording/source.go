@@ -57,10 +57,8 @@ func Open(file string) (_ *Source, err error) {
 	}()
 	// Open watches the directory, because editors replace the file with a new one. The watch starts before the first read, so
 	// that Open misses no save.
-	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
-		return nil, err
-	}
-	if filepath.IsAbs(file) { // a bundled recording never changes
+	s.watcher, err = directory.Open(filepath.Dir(file))
+	if err == nil && filepath.IsAbs(file) { // a bundled recording never changes
 		err = s.watcher.Rearm()
 	}
 	if err != nil {
@@ -73,11 +71,8 @@ func Open(file string) (_ *Source, err error) {
 	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
 		return nil, fmt.Errorf("write the tree of the recording: %w; set TMPDIR", err)
 	}
-	if err := r.Write(s.root); err != nil {
-		return nil, err
-	}
 	s.devices = r.Devices()
-	return s, os.WriteFile(s.copyName(), text, 0o600)
+	return s, errors.Join(r.Write(s.root), os.WriteFile(s.copyName(), text, 0o600))
 }
 
 // Check reads a recording, and returns the error with which Open would reject it.
@@ -113,10 +108,7 @@ func (s *Source) Close() error {
 	if s.watcher != nil {
 		err = s.watcher.Close()
 	}
-	if s.root != "" {
-		err = errors.Join(err, os.RemoveAll(s.root))
-	}
-	return err
+	return errors.Join(err, os.RemoveAll(s.root)) // RemoveAll ignores an empty path
 }
 
 // Enumerate returns the devices that are currently in the tree.
