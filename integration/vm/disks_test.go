@@ -271,6 +271,8 @@ func twin(in *installation, t *testing.T) {
 	}
 	before := other.sum()
 
+	in.reload(t, strings.Replace(turnoverConfig, `"2m"`, `"1m"`, 1)) // how long the helper waits for the first disk
+	defer in.reload(t, turnoverConfig)
 	defer in.cordonAll(t)()
 	node := "/dev/" + in.plug(t, first)
 	in.await(t, nvme, 1)
