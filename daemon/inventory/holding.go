@@ -66,7 +66,7 @@ func (e *entry) hasMoved() bool {
 // already has the devices is about to start or restart.
 func (a *allocations) recordAllocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
-	var held []*entry
+	var changed []*entry
 	for id, names := range as {
 		e := a.entries[id]
 		if e == nil || len(e.Claims) > 0 { // the device's endpoint has ended, so the kubelet will not get the answer
@@ -76,8 +76,8 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 			a.closeAllocate(e)
 		}
 		e.holdAs(names)
-		if !e.lease.Held() {
-			held = append(held, e)
+		if !e.lease.Held() || e.hasMoved() {
+			changed = append(changed, e)
 		}
 		if !started || !e.lease.Held() { // a restarted container gets the node paths from its first start
 			e.noteGiven()
@@ -90,8 +90,8 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 			a.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
-	if len(held) > 0 {
-		a.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(held...) })
+	if len(changed) > 0 {
+		a.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(changed...) })
 	}
 }
 
