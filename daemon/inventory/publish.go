@@ -137,7 +137,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 
 // sameStatus reports whether a and b are the same for all readers of a snapshot.
 func sameStatus(a, b *Status) bool {
-	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Moved == b.Moved && a.Device.SysPath == b.Device.SysPath &&
+	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Moved == b.Moved && a.Lost == b.Lost && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.Unrecorded == b.Unrecorded &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&
 		slices.Equal(a.HeldAs, b.HeldAs) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
