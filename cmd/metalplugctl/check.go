@@ -203,7 +203,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	}
 	var seen []device.Sighting
 	for _, u := range devices {
-		found := device.Look(host, rules, &u)
+		found := device.Inspect(host, rules, &u)
 		seen = append(seen, found...)
 		for _, s := range found {
 			if s.Resource == "" {
@@ -328,7 +328,7 @@ func reason(s device.Sighting) string {
 
 // matchesToo reports whether a rule would match a device if there were no other rules.
 func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
-	return slices.ContainsFunc(device.Look(h, []device.Rule{r}, &u), func(s device.Sighting) bool {
+	return slices.ContainsFunc(device.Inspect(h, []device.Rule{r}, &u), func(s device.Sighting) bool {
 		return s.Device.ID == id && s.Resource == r.Resource
 	})
 }

@@ -93,7 +93,7 @@ func selectDevices(h *device.Host, rules []device.Rule, devices []udev.Device) [
 	var subjects []string
 	for _, d := range devices {
 		if slices.Contains(extraSubsystems, d.Subsystem) && !isUnused(h, d) || slices.Contains(moduleDirs, d.SysPath) ||
-			mayOffer(d) || len(device.Look(h, rules, &d)) > 0 {
+			mayOffer(d) || len(device.Inspect(h, rules, &d)) > 0 {
 			subjects = append(subjects, d.SysPath)
 			keep[d.SysPath] = true
 		}

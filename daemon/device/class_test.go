@@ -94,7 +94,7 @@ func TestSightingsOfAllRecordings(t *testing.T) {
 	for name, text := range recordings(t) {
 		h, devices := machine(t, text)
 		seen := make(map[string]string)
-		for _, s := range lookAll(h, rules, devices) {
+		for _, s := range inspectAll(h, rules, devices) {
 			checkSighting(t, name, s)
 			if other, ok := seen[s.Device.ID]; ok && s.Device.ID != "" {
 				t.Errorf("%s: %s and %s have one ID, %s", name, s.Device.SysPath, other, s.Device.ID)
@@ -128,7 +128,7 @@ func checkSighting(t *testing.T, name string, s device.Sighting) {
 }
 
 // Hardware may vanish at any moment. No class may then fail or report a wrong device.
-func TestLookAtVanishingDevice(t *testing.T) {
+func TestInspectVanishingDevice(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	for name, text := range recordings(t) {
 		h, devices := machine(t, text)
@@ -136,13 +136,13 @@ func TestLookAtVanishingDevice(t *testing.T) {
 			if err := os.RemoveAll(h.Path(u.SysPath)); err != nil {
 				t.Fatal(err)
 			}
-			if sightings := device.Look(h, rules, &u); len(sightings) > 0 {
+			if sightings := device.Inspect(h, rules, &u); len(sightings) > 0 {
 				t.Errorf("%s: %s is gone, and seen", name, u.SysPath)
 			}
 			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // the directory still exists, but its attributes have vanished
 				t.Fatal(err)
 			}
-			for _, s := range device.Look(h, rules, &u) {
+			for _, s := range device.Inspect(h, rules, &u) {
 				checkSighting(t, name, s)
 			}
 		}
@@ -155,7 +155,7 @@ func TestUnhealthyFunctionAffectsAllParts(t *testing.T) {
 	sick := 0
 	for name, text := range recordings(t) {
 		h, devices := machine(t, text)
-		for _, function := range functionsIn(lookAll(h, rules, devices)) {
+		for _, function := range functionsIn(inspectAll(h, rules, devices)) {
 			if status, _ := h.Attr(function, "power/runtime_status"); status == "suspended" {
 				continue
 			}
@@ -170,7 +170,7 @@ func TestUnhealthyFunctionAffectsAllParts(t *testing.T) {
 			if err := os.WriteFile(config, []byte(strings.Repeat("\xff", 64)), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			for _, s := range lookAll(h, rules, devices) {
+			for _, s := range inspectAll(h, rules, devices) {
 				reached := slices.Equal(s.Functions, []string{function}) // through this function only
 				if reached && s.Health == nil {
 					t.Errorf("%s: %s is well, though %s does not answer", name, s.Device.ID, function)

@@ -28,10 +28,10 @@ type Explained struct {
 	Steps []Step
 }
 
-// Explain inspects a udev device in the same way as [Look] and explains the result in steps. If the udev device contains no
-// device, Explain returns a single result whose device has no ID. Like Look, Explain may block.
+// Explain inspects a udev device in the same way as [Inspect] and explains the result in steps. If the udev device contains no
+// device, Explain returns a single result whose device has no ID. Like Inspect, Explain may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
-	found, _ := lookAt(h, rules, &seen)
+	found, _ := inspectUdev(h, rules, &seen)
 	all := make([]Explained, len(found))
 	for i, s := range found {
 		all[i].Sighting = s
@@ -126,7 +126,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}
 	err := errors.New("no rule matches the device")
-	for _, f := range Look(&blind, rules, s.Device.Udev) {
+	for _, f := range Inspect(&blind, rules, s.Device.Udev) {
 		switch {
 		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // f is another part of the same udev device
 		case f.Offer == nil:

@@ -28,7 +28,7 @@ func steps(e device.Explained) string {
 
 // On every machine, the explanation and the inspection have the same result. If a device is not offered, one step has the
 // reason.
-func TestExplanationsAgreeWithLooks(t *testing.T) {
+func TestExplanationsAgreeWithInspections(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.umockdev")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
@@ -38,7 +38,7 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 		h, devices := loadMachine(t, strings.TrimSuffix(filepath.Base(file), ".umockdev"))
 		for _, rules := range [][]device.Rule{all, nil} {
 			for _, u := range devices {
-				sightings, explanations := device.Look(h, rules, &u), device.Explain(h, rules, u)
+				sightings, explanations := device.Inspect(h, rules, &u), device.Explain(h, rules, u)
 				if len(sightings) == 0 {
 					if len(explanations) != 1 || explanations[0].Device.ID != "" {
 						t.Errorf("%s: nothing is seen in %s, explained is %v", file, u.SysPath, explanations)

@@ -77,7 +77,7 @@ func TestMIGByRule(t *testing.T) {
 		{Resource: "test/mig", Class: &device.GPU, Match: map[string]string{"METALPLUG_PART": "*"}},
 	}
 	got := make(map[string]string)
-	for _, s := range lookAll(h, rules, devices) {
+	for _, s := range inspectAll(h, rules, devices) {
 		if s.Offer == nil {
 			got[s.Device.ID] = s.Resource
 		}

@@ -188,7 +188,7 @@ func TestNVIDIA(t *testing.T) {
 func TestDisplays(t *testing.T) {
 	h, devices := loadMachine(t, "gpu-displays")
 	got := make(map[string]error)
-	for _, s := range lookAll(h, everything, devices) {
+	for _, s := range inspectAll(h, everything, devices) {
 		got[s.Device.ID] = s.Offer
 	}
 	drivers := map[string]string{
@@ -202,7 +202,7 @@ func TestDisplays(t *testing.T) {
 			t.Errorf("%s: %v, want %s", id, err, want)
 		}
 		rules := []device.Rule{{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"DRIVER": driver}}}
-		for _, s := range lookAll(h, rules, devices) {
+		for _, s := range inspectAll(h, rules, devices) {
 			if (s.Offer == nil) != (s.Device.ID == id) {
 				t.Errorf("by name, %s: %s is offered or not: %v", driver, s.Device.ID, s.Offer)
 			}

@@ -267,7 +267,7 @@ func TestGroupsShareNoNode(t *testing.T) {
 	for name, text := range recordings(t) {
 		h, devices := machine(t, text)
 		by := make(map[string]string)
-		for _, s := range lookAll(h, rules, devices) {
+		for _, s := range inspectAll(h, rules, devices) {
 			checkSighting(t, name, s)
 			for _, n := range s.Allocation.Nodes {
 				if n.Container == "/dev/vfio/vfio" || n.Container == "/dev/iommu" {

@@ -407,12 +407,12 @@ func TestDiskWithoutAScrub(t *testing.T) {
 			t.Fatalf("the recording %s has no %s", c.recording, c.node)
 		}
 		rule := device.Rule{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"DEVNAME": c.node}, Scrub: device.ScrubUnset, AllowInUse: true}
-		s := device.Look(h, []device.Rule{rule}, &devices[i])[0]
+		s := device.Inspect(h, []device.Rule{rule}, &devices[i])[0]
 		if want := c.want; want != "" && (s.Offer == nil || s.Offer.Error() != "not for containers: test/node takes a "+want) || want == "" && s.Offer != nil {
 			t.Errorf("%s: %v", c.node, s.Offer)
 		}
 		rule.Scrub = ""
-		if s := device.Look(h, []device.Rule{rule}, &devices[i])[0]; s.Offer != nil {
+		if s := device.Inspect(h, []device.Rule{rule}, &devices[i])[0]; s.Offer != nil {
 			t.Errorf("%s with a scrub: %v", c.node, s.Offer)
 		}
 	}
@@ -425,7 +425,7 @@ func TestNodeByID(t *testing.T) {
 	rules := anyNode(map[string]string{device.IDProperty: id})
 	var taken []string
 	for _, u := range devices {
-		for _, s := range device.Look(h, rules, &u) {
+		for _, s := range device.Inspect(h, rules, &u) {
 			if s.Resource != "" {
 				taken = append(taken, s.Device.ID)
 			}

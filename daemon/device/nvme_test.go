@@ -184,7 +184,7 @@ func TestInUseByBtrfs(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "in use: nvme2n1 is part of the mounted btrfs 6f1c9f2e-0d5a-4a53-8a0e-9d1a9f0f1b2c"
-	for _, s := range lookAll(h, everything, devices) {
+	for _, s := range inspectAll(h, everything, devices) {
 		if s.Offer == nil || s.Offer.Error() != want {
 			t.Errorf("Offer = %v, want %s", s.Offer, want)
 		}
@@ -217,7 +217,7 @@ func TestInUseByAnExport(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, s := range lookAll(h, everything, devices) {
+			for _, s := range inspectAll(h, everything, devices) {
 				switch {
 				case c.want == "":
 					if s.Offer != nil {

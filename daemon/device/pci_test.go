@@ -63,7 +63,7 @@ func TestFunctions(t *testing.T) {
 	} {
 		h, devices := loadMachine(t, test.recording)
 		found := false
-		for _, s := range lookAll(h, append(anyNode(map[string]string{"SUBSYSTEM": "vfio"}), everything...), devices) {
+		for _, s := range inspectAll(h, append(anyNode(map[string]string{"SUBSYSTEM": "vfio"}), everything...), devices) {
 			for _, f := range s.Functions {
 				found = found || device.FunctionIn(f) == f && f[len(f)-len(test.function):] == test.function
 			}

@@ -50,7 +50,7 @@ func TestReloadWarning(t *testing.T) {
 			h, devices := loadMachine(t, "node-virtual")
 			test.make(t, h)
 			for _, rules := range [][]device.Rule{anyNode(map[string]string{"DEVNAME": "/dev/kvm"}), grouped(device.Group{Nodes: []string{"/dev/kvm"}}, nil)} {
-				sightings := lookAll(h, rules, devices)
+				sightings := inspectAll(h, rules, devices)
 				if last := sightings[len(sightings)-1]; last.Warning != test.want || last.Offer != nil {
 					t.Errorf("%s: warning %q, want %q; held back: %v", last.Device.ID, last.Warning, test.want, last.Offer)
 				}

@@ -70,7 +70,7 @@ func TestRuleForID(t *testing.T) {
 	h, devices := loadMachine(t, "gpu-nvidia")
 	u := devices[len(devices)-1]
 	all := []device.Rule{{Resource: "test/gpu", Class: &device.GPU}}
-	id := device.Look(h, all, &u)[0].Device.ID
+	id := device.Inspect(h, all, &u)[0].Device.ID
 	for _, test := range []struct {
 		match, exclude string
 		want           bool
@@ -86,7 +86,7 @@ func TestRuleForID(t *testing.T) {
 		if test.exclude != "" {
 			rule.Exclude = map[string]string{device.IDProperty: test.exclude}
 		}
-		if got := device.Look(h, []device.Rule{rule}, &u)[0].Resource != ""; got != test.want {
+		if got := device.Inspect(h, []device.Rule{rule}, &u)[0].Resource != ""; got != test.want {
 			t.Errorf("match %q, exclude %q: taken %v", test.match, test.exclude, got)
 		}
 	}

@@ -41,7 +41,7 @@ func TestNodesWithoutAllocation(t *testing.T) {
 				if device.ClassOf(u) != c.class {
 					continue
 				}
-				s := device.Look(h, c.rules, &u)[0]
+				s := device.Inspect(h, c.rules, &u)[0]
 				var got []string
 				for _, n := range s.Nodes {
 					got = append(got, n.Container)

@@ -43,7 +43,7 @@ func testSights(t *testing.T, sights []sight) {
 				rules = everything
 			}
 			h, devices := loadMachine(t, s.recording, s.edits...)
-			got := formatSightings(lookAll(h, rules, devices))
+			got := formatSightings(inspectAll(h, rules, devices))
 			if want := strings.TrimSpace(strings.ReplaceAll(s.want, "\n\t\t\t", "\n")); got != want {
 				t.Errorf("saw\n%s\n\nwant\n%s", got, want)
 			}
@@ -79,10 +79,10 @@ func machine(t testing.TB, text string) (*device.Host, []udev.Device) {
 	return &device.Host{Tree: sysfs.At(root)}, devices
 }
 
-func lookAll(h *device.Host, rules []device.Rule, devices []udev.Device) []device.Sighting {
+func inspectAll(h *device.Host, rules []device.Rule, devices []udev.Device) []device.Sighting {
 	var sightings []device.Sighting
 	for _, u := range devices {
-		sightings = append(sightings, device.Look(h, rules, &u)...)
+		sightings = append(sightings, device.Inspect(h, rules, &u)...)
 	}
 	return sightings
 }

@@ -41,7 +41,7 @@ func TestSmart(t *testing.T) {
 		h.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
 			return device.Report{Smart: c.smart}, nil
 		}
-		s := lookAll(h, everything, devices)[0]
+		s := inspectAll(h, everything, devices)[0]
 		if sick := fmt.Sprint(s.Health); sick != c.sick || s.Warning != c.warning {
 			t.Errorf("%+v is sick: %s, and warns: %s\nwant %s, %s", c.smart, sick, s.Warning, c.sick, c.warning)
 		}
@@ -144,7 +144,7 @@ func TestProbe(t *testing.T) {
 				}
 				return c.reading, c.err
 			}
-			sightings := lookAll(h, []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, AllowInUse: c.allowed}}, devices)
+			sightings := inspectAll(h, []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, AllowInUse: c.allowed}}, devices)
 			s := sightings[0]
 			if known := s.Fingerprint == "7"; known != (c.reading.Fingerprint == "7" && c.err == nil) {
 				t.Errorf("fingerprint is %q", s.Fingerprint)
@@ -170,7 +170,7 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 			t.Errorf("%s: %+v is probed", name, target)
 			return device.Report{}, nil
 		}
-		if len(lookAll(h, rules, devices)) == 0 {
+		if len(inspectAll(h, rules, devices)) == 0 {
 			t.Errorf("%s: nothing is seen", name)
 		}
 	}
@@ -186,7 +186,7 @@ func TestReplacedDuringIdentification(t *testing.T) {
 		*h = *other
 		return target(h, d)
 	}
-	s := lookAll(h, everything, devices)[0]
+	s := inspectAll(h, everything, devices)[0]
 	if !errors.Is(s.Offer, device.ErrIncomplete) || s.Target != nil {
 		t.Errorf("offer %v, target %+v", s.Offer, s.Target)
 	}
@@ -284,7 +284,7 @@ func TestNVMeTargets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h, devices := loadMachine(t, c.recording, c.edits...)
 			i := -1
-			sightings := lookAll(h, everything, devices)
+			sightings := inspectAll(h, everything, devices)
 			for n, s := range sightings {
 				if s.Device.SysPath == c.target.SysPath {
 					i = n
@@ -348,7 +348,7 @@ func TestRemovableMedium(t *testing.T) {
 func TestPortTargets(t *testing.T) {
 	h, devices := loadMachine(t, "fpga-dfl")
 	found := 0
-	for _, s := range lookAll(h, everything, devices) {
+	for _, s := range inspectAll(h, everything, devices) {
 		d := s.Device
 		if port := h.Link(d.SysPath, "driver") == "dfl-port"; port != (s.Target != nil) {
 			t.Errorf("%s: target is %+v", d.SysPath, s.Target)
@@ -438,7 +438,7 @@ func TestFunctionTargets(t *testing.T) {
 	for recording, want := range map[string]string{"gpu-amd": "unique_id", "infiniband-mlx5": "node_guid"} {
 		h, devices := loadMachine(t, recording)
 		found := false
-		for _, s := range lookAll(h, everything, devices) {
+		for _, s := range inspectAll(h, everything, devices) {
 			found = found || s.Target.Attributes()[want] != "" && s.Target.SysPath == s.Device.SysPath
 		}
 		if !found {

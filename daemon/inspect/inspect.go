@@ -109,9 +109,9 @@ func (n *Inspector) Event(e udev.Event) {
 	case udev.Overflow, udev.Missed:
 		n.Enumerate()
 	case udev.Mounts:
-		n.lookWhere(func(s *Subject) bool { return s.class() != nil && s.class().Disks })
+		n.inspectWhere(func(s *Subject) bool { return s.class() != nil && s.class().Disks })
 	case udev.Logged:
-		n.lookRelated(e.Device.SysPath)
+		n.inspectRelated(e.Device.SysPath)
 	default:
 		n.hint(e)
 	}
@@ -133,13 +133,13 @@ func (n *Inspector) hint(e udev.Event) {
 	case !left && n.mayBeSubject(d):
 		n.add(d)
 	}
-	n.lookRelated(d.SysPath)
+	n.inspectRelated(d.SysPath)
 	if e.Action == "move" { // udevd does not report the removal of the old path
-		n.lookRelated("/sys" + d.Properties.Value("DEVPATH_OLD"))
+		n.inspectRelated("/sys" + d.Properties.Value("DEVPATH_OLD"))
 	}
 	for _, c := range device.Classes {
 		if c.WokenBy(d, n.rules...) {
-			n.lookWhere(func(s *Subject) bool { return s.class() == c })
+			n.inspectWhere(func(s *Subject) bool { return s.class() == c })
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (n *Inspector) mayBeSubject(d udev.Device) bool {
 func (n *Inspector) add(d udev.Device) {
 	s := &Subject{udev: &d}
 	n.subjects.insert(s)
-	n.Look(s)
+	n.Inspect(s)
 	n.pollSubject(s)
 }
 
@@ -174,7 +174,7 @@ func (n *Inspector) poll(c *device.Class) {
 	n.polled[c] = true
 	n.postAfter(c.Every, func() {
 		n.polled[c] = false
-		if n.lookWhere(func(s *Subject) bool { return s.class() == c }) {
+		if n.inspectWhere(func(s *Subject) bool { return s.class() == c }) {
 			n.poll(c)
 		}
 	})
@@ -225,7 +225,7 @@ func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 		n.mu.Unlock()
 	}
 	n.enumerated = n.enumerated || err == nil
-	n.lookWhere(func(*Subject) bool { return true })
+	n.inspectWhere(func(*Subject) bool { return true })
 	if n.enumerateAgain {
 		n.Enumerate()
 	}

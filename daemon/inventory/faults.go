@@ -47,5 +47,5 @@ func (l *loop) clearFaults(e *entry) {
 			l.judgeIn(path)
 		}
 	}
-	l.look(e)
+	l.inspect(e)
 }

@@ -274,7 +274,7 @@ func (a *allocations) recordFree(e *entry) {
 		}
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // so that the old resource does not offer the device again
-			a.look(e)
+			a.inspect(e)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 // currently be identified. The result is true if an offered device is still present.
 func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
-	i.look(e.twin)
+	i.inspect(e.twin)
 	if unreadable == nil {
 		e.noteHardwareGone()
 	}
@@ -112,7 +112,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		e.twin, raw.twin = raw, e
 	}
 	if r := e.twin; r != nil && r.sighting != nil && sighting.Twin(r.device.SysPath) && !errors.Is(r.sighting.Offer, device.ErrTwin) {
-		i.look(r) // its last inspection may have been before this one appeared
+		i.inspect(r) // its last inspection may have been before this one appeared
 	}
 	if sighting.Target != nil || !e.isDisk() { // without a target, a disk's appearance is unknown
 		i.noteAppearance(e, sighting)
@@ -157,7 +157,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 		// next inspection, two devices have one identity. The new device's ID then gets a suffix with its location.
 		i.noteReplacedMedium(e) // metalplugd does not know which of the two devices a tenant had
 		i.queueVerdict(e)
-		i.look(e)
+		i.inspect(e)
 		return ""
 	}
 	i.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,

@@ -153,11 +153,11 @@ func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm
 // reported. Recovered does not wait.
 func (i *Inventory) Recovered(id string) { i.postAbout(id, (*loop).clearFaults) }
 
-// LookAgain queues an inspection of devices. A caller uses LookAgain if a device is not in the state that the snapshot shows.
-// LookAgain does not wait.
-func (i *Inventory) LookAgain(ids ...string) {
+// Inspect queues an inspection of devices. A caller uses Inspect if a device is not in the state that the snapshot shows.
+// Inspect does not wait.
+func (i *Inventory) Inspect(ids ...string) {
 	for _, id := range ids {
-		i.postAbout(id, func(l *loop, e *entry) { l.look(e) })
+		i.postAbout(id, func(l *loop, e *entry) { l.inspect(e) })
 	}
 }
 

@@ -212,7 +212,7 @@ func TestTwoDisksWithOneIdentity(t *testing.T) {
 		return d != nil && !d.Healthy && strings.Contains(d.Reason, "nvme2n1 has the same identity: two paths to one disk")
 	})
 	m.Unplug("/sys/devices/pci0000:00/0000:00:02.0")
-	r.LookAgain(id)
+	r.Inspect(id)
 	r.waitOffer(nvmeResource, id+" Healthy")
 }
 
@@ -427,7 +427,7 @@ func TestHeldIDsStayUntilFree(t *testing.T) {
 	}
 	as("what the kubelet remembers", id+"::2")
 	r.Allocated(map[string][]string{id: {id + "::1", id + "::0"}}, "1")
-	r.LookAgain(id)
+	r.Inspect(id)
 	as("what was allocated beside", id+"::0", id+"::1", id+"::2")
 	before, _ := r.Snapshot()
 	r.Confirm(kubelet.Answer{Kubelet: "2"})

@@ -96,8 +96,8 @@ func (l *loop) settle() {
 // incompleteReason returns why the first snapshot would be incomplete if it were published now. The result is empty if the
 // snapshot would be complete.
 func (l *loop) incompleteReason() string {
-	if looks := l.inspector.Open(); looks > 0 {
-		return fmt.Sprintf("devices whose inspection is not finished: %d", looks)
+	if open := l.inspector.Open(); open > 0 {
+		return fmt.Sprintf("devices whose inspection is not finished: %d", open)
 	}
 	for _, e := range l.entries {
 		if l.AfterBoot && e.awaited && e.sighting == nil {

@@ -59,7 +59,7 @@ func TestRename(t *testing.T) {
 		r.machine.Send(udev.Event{Action: action, Device: d})
 	}
 	moved := func(r *running) { event(r, "move", now); clock.Pass(time.Second) }
-	look := func(r *running) { r.LookAgain(id) }
+	inspect := func(r *running) { r.Inspect(id) }
 	wait := func(d time.Duration) func(*running) { return func(*running) { clock.Pass(d) } }
 	rename := func(r *running) { r.machine.Silently(adapter("roce7", "")) }
 	unplug := func(r *running) { r.machine.Silently("") }
@@ -71,16 +71,16 @@ func TestRename(t *testing.T) {
 		offer string
 	}{
 		{"told at once", []func(*running){rename, moved}, []string{"device moved"}, now, id + " Healthy"},
-		{"looked for before it is told", []func(*running){rename, look, wait(time.Second), moved}, []string{"device moved"}, now, id + " Healthy"},
-		{"looked for again and again", []func(*running){rename, look, look, wait(time.Second), look, moved}, []string{"device moved"}, now, id + " Healthy"},
-		{"half gone when it is looked at", []func(*running){func(r *running) {
+		{"inspected before udev reports the new name", []func(*running){rename, inspect, wait(time.Second), moved}, []string{"device moved"}, now, id + " Healthy"},
+		{"inspected several times", []func(*running){rename, inspect, inspect, wait(time.Second), inspect, moved}, []string{"device moved"}, now, id + " Healthy"},
+		{"inspected while it is half gone", []func(*running){func(r *running) {
 			r.machine.Silently("P: /devices/virtual/infiniband/rxe0\nE: SUBSYSTEM=infiniband\n\n" + adapter("roce7", ""))
-		}, look, rename, moved}, []string{"device moved"}, now, id + " Healthy"},
-		{"not told in time", []func(*running){rename, look, wait(3 * time.Second), moved}, []string{"device gone", "device moved", "device healthy"}, now, id + " Healthy"},
+		}, inspect, rename, moved}, []string{"device moved"}, now, id + " Healthy"},
+		{"udev reports the new name too late", []func(*running){rename, inspect, wait(3 * time.Second), moved}, []string{"device gone", "device moved", "device healthy"}, now, id + " Healthy"},
 		{"told of an enumeration first", []func(*running){rename, func(r *running) { r.machine.Send(udev.Event{Action: udev.Overflow}) }, wait(time.Minute), moved}, []string{"device moved"}, now, id + " Healthy"},
 		{"gone, and told", []func(*running){unplug, func(r *running) { event(r, "remove", old) }}, []string{"device gone"}, old, id + " Unhealthy (gone)"},
-		{"gone, and not told", []func(*running){unplug, look, wait(3 * time.Second)}, []string{"device gone"}, old, id + " Unhealthy (gone)"},
-		{"gone for a moment", []func(*running){unplug, look, func(r *running) { r.machine.Silently(adapter("rxe0", "")) }, wait(time.Minute)}, nil, old, id + " Healthy"},
+		{"gone without a report", []func(*running){unplug, inspect, wait(3 * time.Second)}, []string{"device gone"}, old, id + " Unhealthy (gone)"},
+		{"gone for a moment", []func(*running){unplug, inspect, func(r *running) { r.machine.Silently(adapter("rxe0", "")) }, wait(time.Minute)}, nil, old, id + " Healthy"},
 		{"gone, told, and back", []func(*running){unplug, func(r *running) { event(r, "remove", old) }, func(r *running) { r.machine.Plug(adapter("rxe0", "")) }}, []string{"device gone", "device healthy"}, old, id + " Healthy"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

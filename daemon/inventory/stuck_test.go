@@ -22,12 +22,12 @@ import (
 // wedge simulates a disk whose inspection hangs even after the end of its context, like a register read of a hung PCIe
 // device.
 type wedge struct {
-	looks atomic.Int64
-	until atomic.Pointer[chan struct{}] // nil if the device answers
+	probes atomic.Int64
+	until  atomic.Pointer[chan struct{}] // nil if the device answers
 }
 
 func (w *wedge) probe(context.Context, device.Target, bool) (device.Report, error) {
-	w.looks.Add(1)
+	w.probes.Add(1)
 	if until := w.until.Load(); until != nil {
 		<-*until
 	}
@@ -46,9 +46,9 @@ func (w *wedge) hang(t *testing.T) (answer func()) {
 	return answer
 }
 
-// TestStuckLook uses a device that does not answer for a minute. The device must be Unhealthy until it answers. It must not
+// TestStuckInspection uses a device that does not answer for a minute. The device must be Unhealthy until it answers. It must not
 // occupy a slot for inspections, and its events must not need memory or goroutines.
-func TestStuckLook(t *testing.T) {
+func TestStuckInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
 		r := start(t, udevtest.New(t, blank(1, "0011", "")), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
@@ -56,9 +56,9 @@ func TestStuckLook(t *testing.T) {
 		const healthy, stuck = diskID + " Healthy", diskID + " Unhealthy (the hardware has not answered for 1m0s)"
 		r.waitOffer(nvmeResource, healthy)
 		answer := w.hang(t)
-		r.LookAgain(diskID)
+		r.Inspect(diskID)
 		synctest.Wait()
-		looks, running := w.looks.Load(), goroutines()
+		probes, running := w.probes.Load(), goroutines()
 		r.flood(1000)
 		r.machine.Plug(widget("widget0", "A"))
 		r.waitOffer("example.org/widget", "node-A-widget Healthy")
@@ -70,14 +70,14 @@ func TestStuckLook(t *testing.T) {
 		clock.Pass(time.Hour)
 		r.waitOffer(nvmeResource, stuck)
 		synctest.Wait() // waits until the work that was due at that moment is done
-		if again, now := w.looks.Load()-looks, goroutines()-running; again != 0 || now > 0 {
-			t.Errorf("while one look hung, there were %d more, and %d goroutines", again, now)
+		if again, now := w.probes.Load()-probes, goroutines()-running; again != 0 || now > 0 {
+			t.Errorf("while one probe hung, there were %d more, and %d goroutines", again, now)
 		}
 		answer()
 		synctest.Wait()
 		r.waitOffer(nvmeResource, healthy)
-		if again := w.looks.Load() - looks; again != 1 {
-			t.Errorf("%d looks for all that came meanwhile", again)
+		if again := w.probes.Load() - probes; again != 1 {
+			t.Errorf("%d probes for all that came in between", again)
 		}
 	})
 }
@@ -89,13 +89,13 @@ func goroutines() int {
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
 }
 
-// TestStopWhileALookHangs checks that the inventory stops without waiting for a hanging inspection.
-func TestStopWhileALookHangs(t *testing.T) {
+// TestStopWhileInspectionHangs checks that the inventory stops without waiting for a hanging inspection.
+func TestStopWhileInspectionHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
 		r := start(t, udevtest.New(t, blank(1, "0011", "")), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
 		w.hang(t)
-		r.LookAgain("nvme-eui.0011")
+		r.Inspect("nvme-eui.0011")
 		synctest.Wait()
 		r.end()
 	})

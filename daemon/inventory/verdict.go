@@ -30,7 +30,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 		f.Cordon = c.Reason
 	}
 	if e.stuck {
-		f.Faults.Stuck = inspect.StuckLook
+		f.Faults.Stuck = inspect.StuckTimeout
 	}
 	f.Faults.Marks, f.Faults.Warnings = d.faults.Lookup(e.device.SysPath, e.functions(), e.device.Class != nil && e.device.Class.NeedsAll)
 	return f

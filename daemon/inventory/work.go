@@ -34,8 +34,8 @@ type window struct {
 	phase         phase
 	order         lease.Order      // the operator's order that the work in progress carries out, or empty
 	absentUntil   time.Time        // end of the period in which the device may be absent after metalplug has reset it
-	relook        *inspect.Subject // the subject that needs a new inspection
-	lookNumber    int              // number of inspections that must return before the window ends
+	invalidated   *inspect.Subject // the subject that needs a new inspection
+	validFrom     int              // number of inspections that must return before the window ends
 	delay         string           // why the pending work is delayed, for example because a process has the device open
 	diskBefore    evidence.Disk    // the disk at the beginning of the work
 	provenDiskseq string           // diskseq after the work, if the helper has proven that the medium is the same
@@ -67,14 +67,14 @@ func (d *devices) invalidate(e *entry) {
 		return
 	}
 	w := &e.work
-	w.relook, w.lookNumber, e.lastProbe = e.owner, e.owner.Next(), lastProbe{}
-	d.look(e)
+	w.invalidated, w.validFrom, e.lastProbe = e.owner, e.owner.Next(), lastProbe{}
+	d.inspect(e)
 }
 
 // isOutdated reports whether the last inspection began before the last call to [devices.invalidate].
 func (e *entry) isOutdated() bool {
 	w := &e.work
-	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.lookNumber
+	return w.invalidated != nil && w.invalidated == e.owner && !e.owner.Removed() && e.owner.Inspections() < w.validFrom
 }
 
 // isFrozen reports whether the status hides hardware changes because metalplug's own work causes them. If this work has failed or
@@ -276,7 +276,7 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 // Settled waits until a snapshot shows the result of the last work on a device. Settled returns earlier if ctx ends or if the
 // inspection after the work is stuck.
 func Settled(ctx context.Context, i *Inventory, id string) {
-	ctx, cancel := context.WithTimeout(ctx, inspect.StuckLook)
+	ctx, cancel := context.WithTimeout(ctx, inspect.StuckTimeout)
 	defer cancel()
 	_ = i.Await(ctx, func(*Snapshot) (settled bool) {
 		_ = i.postAndWait(ctx, func(l *loop) error {

@@ -129,7 +129,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		}
 		answer, err := s.answer(devices)
 		if err != nil {
-			s.Inventory.LookAgain(ids(parts(devices))...)
+			s.Inventory.Inspect(ids(parts(devices))...)
 			return nil, s.refuse("Allocate", err)
 		}
 		resp.ContainerResponses = append(resp.ContainerResponses, answer)
@@ -155,7 +155,7 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		return nil, s.refuse("PreStartContainer", err)
 	}
 	if err := s.nodesPresent(devices); err != nil {
-		s.Inventory.LookAgain(ids(parts(devices))...)
+		s.Inventory.Inspect(ids(parts(devices))...)
 		return nil, s.refuse("PreStartContainer", err)
 	}
 	if err := s.ready(devices); err != nil {

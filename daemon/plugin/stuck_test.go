@@ -36,9 +36,9 @@ E: ID_SERIAL_SHORT=D
 A: size=1024
 `
 
-// TestStuckLook checks that no container gets a device whose inspection has been stuck for a minute. This includes a
+// TestStuckInspection checks that no container gets a device whose inspection has been stuck for a minute. This includes a
 // container of the pod that holds the device. No call may wait for the hardware.
-func TestStuckLook(t *testing.T) {
+func TestStuckInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWedged(t)
 		if err := b.allocate(); err != nil {
@@ -46,7 +46,7 @@ func TestStuckLook(t *testing.T) {
 		}
 		synctest.Wait()
 		b.hangs.Store(true)
-		b.inventory.LookAgain(b.id)
+		b.inventory.Inspect(b.id)
 		clock.Pass(time.Minute)
 		synctest.Wait()
 		began := time.Now()

@@ -60,7 +60,7 @@ func (h *host) checkTwins(machine *device.Host, settings config.Config, s device
 		if failed != nil && h.Present(sysPath) { // otherwise, the disk has disappeared
 			err = errorf(Busy, "cannot determine whether %s is another disk: %w", name, failed)
 		}
-		for _, o := range device.Look(machine, settings.Rules(), &other) {
+		for _, o := range device.Inspect(machine, settings.Rules(), &other) {
 			if o.Device.ID == s.Device.ID && sysPath != s.Device.SysPath && !slices.Contains(h.DiskAt(s.Device.SysPath).Twins, sysPath) {
 				return errorf(Refused, "%s has the same identity as %s: two paths to one disk, or a copy", name, path.Base(s.Device.SysPath))
 			}
@@ -72,7 +72,7 @@ func (h *host) checkTwins(machine *device.Host, settings config.Config, s device
 // sightingOf returns the sighting of a device if the resource selects the device.
 func sightingOf(machine *device.Host, settings config.Config, resource config.Resource, seen *udev.Device, sysPath string) (device.Sighting, error) {
 	var reasons []string
-	for _, s := range device.Look(machine, settings.Rules(), seen) {
+	for _, s := range device.Inspect(machine, settings.Rules(), seen) {
 		switch {
 		case s.Resource == resource.Name && !errors.Is(s.Offer, device.ErrExcluded):
 			return s, nil

@@ -86,7 +86,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, order lease.Order) er
 		s, err := j.Inventory.Current(ctx, j.Device.ID)
 		erases := err == nil && s.Residue && s.Target.IsDisk() && j.policy.Reset.Scrubs() && (!s.Held() || s.Hold == lease.Due)
 		if counted = !erases || s.Written != nil; !counted {
-			j.Inventory.LookAgain(j.Device.ID)
+			j.Inventory.Inspect(j.Device.ID)
 		}
 		return counted, nil
 	})

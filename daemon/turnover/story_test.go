@@ -196,7 +196,7 @@ func (n *node) happenings() map[string]verb {
 			clock.Pass(d)
 			return err
 		},
-		"look": func(name, _ string) error { n.inventory.LookAgain(idOf(name)); return nil },
+		"inspect": func(name, _ string) error { n.inventory.Inspect(idOf(name)); return nil },
 
 		"allocate": func(pod, names string) error { return n.allocate(pod, strings.Fields(names)...) },
 		"start":    func(a, b string) error { return n.start(ctx, strings.Fields(a+" "+b)...) },

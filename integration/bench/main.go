@@ -46,7 +46,7 @@ var rows = []row{
 	{"burst", (*bench).burst},
 	{"idle", (*bench).idle},
 	{"start", (*bench).start},
-	{"look", (*bench).look},
+	{"inspection", (*bench).inspection},
 	{"bundles", (*bench).measureBundles},
 	{"probe", (*bench).probe},
 	{"holders", (*bench).measureHolders},

@@ -20,7 +20,7 @@ import (
 )
 
 // TestHangingAttribute simulates a disk that does not answer. The daemon knows nothing about the disk, and nothing may wait
-// for it. The daemon becomes ready, the other devices work, and the daemon stops on request. TestStuckLook of package
+// for it. The daemon becomes ready, the other devices work, and the daemon stops on request. TestStuckInspection of package
 // inventory covers the time after one minute.
 func TestHangingAttribute(t *testing.T) {
 	noLeaks(t)
@@ -96,7 +96,7 @@ func TestHangingAttributeAndEvents(t *testing.T) {
 	s.goesOn("") // these calls start further inspections
 	s.must(eventually(func() error {
 		if n := countInspections(); n != 1 {
-			return fmt.Errorf("%d looks at one disk are waiting", n)
+			return fmt.Errorf("%d inspections of one disk are waiting", n)
 		}
 		return nil
 	}))
@@ -106,7 +106,7 @@ func TestHangingAttributeAndEvents(t *testing.T) {
 // countInspections returns the number of running inspections.
 func countInspections() (n int) {
 	for _, stack := range stacks() {
-		if strings.Contains(stack, "/device.Look(") {
+		if strings.Contains(stack, "/device.Inspect(") {
 			n++
 		}
 	}

@@ -88,7 +88,7 @@ func portUsed(s *story, t *testing.T) {
 // portErrors checks that the errors of a port remain until a process writes them back.
 func portErrors(s *story, t *testing.T, card string) {
 	t.Helper()
-	look := "; udevadm trigger --action change " + portPath
+	inspect := "; udevadm trigger --action change " + portPath
 	for _, c := range []struct {
 		name, act string
 		by        int64
@@ -100,7 +100,7 @@ func portErrors(s *story, t *testing.T, card string) {
 		{"port has power", "echo 0 > " + card + "/port_power", 1, ""},
 	} {
 		s.expect(t, change{
-			name: c.name, act: func() { s.m.Sh(c.act + look) }, resource: port, by: c.by,
+			name: c.name, act: func() { s.m.Sh(c.act + inspect) }, resource: port, by: c.by,
 			action: "change", device: always("dfl-port.0"),
 		})
 		s.because(t, "dfl-port.0", c.reason)

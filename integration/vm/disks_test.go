@@ -348,7 +348,7 @@ func otherNumber(in *installation, t *testing.T) {
 func exportDisk(in *installation, t *testing.T) {
 	n := in.m.Namespaces()[drives[0].Serial]
 	before := in.allocatable(nvme)
-	look := func() {
+	inspect := func() {
 		for _, d := range drives {
 			in.trigger(block(in.m.Namespaces()[d.Serial]))
 		}
@@ -366,19 +366,19 @@ func exportDisk(in *installation, t *testing.T) {
 		{"by a link that the sandbox hides", "ln -sf " + n + " /srv/disk", "/srv/disk", 0},
 	} {
 		in.m.Sh(c.make + "; echo " + c.export + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable")
-		look()
+		inspect()
 		in.because(t, path.Base(n), "exported")
 		in.await(t, nvme, c.left)
 		in.m.Sh("echo 0 > " + namespace + "/enable")
-		look()
+		inspect()
 		in.await(t, nvme, before)
 	}
 	in.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; " +
 		"for i in $(seq 100); do umount /sys/kernel/config && break; sleep 0.1; done; ! mountpoint -q /sys/kernel/config") // a helper may be reading configfs
-	look()
+	inspect()
 	in.because(t, path.Base(n), "configfs")
 	in.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +
 		" /sys/kernel/config/nvmet/subsystems/t1; modprobe -r nvmet; rm -f /srv/disk /dev/export0 /dev/link0")
-	look()
+	inspect()
 	in.await(t, nvme, before)
 }

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// slowLook is how long an inspection may occupy a slot. A slower inspection continues, but frees its slot for another
+	// slowTimeout is how long an inspection may occupy a slot. A slower inspection continues, but frees its slot for another
 	// inspection.
-	slowLook = time.Second
-	// StuckLook is how long an inspection may take before it is considered stuck. A read from a hung PCIe device blocks
+	slowTimeout = time.Second
+	// StuckTimeout is how long an inspection may take before it is considered stuck. A read from a hung PCIe device blocks
 	// indefinitely and cannot be cancelled.
-	StuckLook = 60 * time.Second
+	StuckTimeout = 60 * time.Second
 	// retryFirst and retryLast are the minimum and maximum pause between two inspections of an incomplete device (see [pause]). The
 	// inspector must retry, because some drivers cause no event when a device becomes complete. For example, NVIDIA's driver creates
 	// its device nodes without an event.
@@ -38,27 +38,27 @@ func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 type phase uint8
 
 const (
-	idle    phase = iota
-	queued        // the inspection is waiting for a slot
-	looking       // the inspection is running and occupies a slot
-	slow          // the inspection is running, but has lost its slot
+	idle       phase = iota
+	queued           // the inspection is waiting for a slot
+	inspecting       // the inspection is running and occupies a slot
+	slow             // the inspection is running, but has lost its slot
 )
 
 // Subject is a udev device that represents, or may represent, hardware.
 type Subject struct {
 	Sightings []device.Sighting // results of the last inspection
 
-	udev      *udev.Device // last report from udev, which shares memory with the sightings
-	phase     phase
-	lookAgain bool // another inspection is needed after the current one
-	removed   bool // an inspection found nothing, and the inspector has dropped the subject
-	gone      bool // udev has reported that the device was removed
+	udev         *udev.Device // last report from udev, which shares memory with the sightings
+	phase        phase
+	inspectAgain bool // another inspection is needed after the current one
+	removed      bool // an inspection found nothing, and the inspector has dropped the subject
+	gone         bool // udev has reported that the device was removed
 
-	began    time.Time   // when the last inspection began
-	looks    int         // number of finished inspections
-	vanished time.Time   // when an inspection first found nothing before udev reported a removal, or zero
-	retry    *time.Timer // starts the next inspection of an incomplete device
-	waiting  time.Time   // when the device was first found incomplete, or zero
+	began       time.Time   // when the last inspection began
+	inspections int         // number of finished inspections
+	vanished    time.Time   // when an inspection first found nothing before udev reported a removal, or zero
+	retry       *time.Timer // starts the next inspection of an incomplete device
+	waiting     time.Time   // when the device was first found incomplete, or zero
 }
 
 // Removed reports whether the inspector has dropped the subject because an inspection found no hardware.
@@ -70,16 +70,16 @@ func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 // Due reports whether an inspection of the subject is running or waiting for a slot.
 func (s *Subject) Due() bool { return s.phase != idle }
 
-// Looks returns the number of finished inspections of the subject.
-func (s *Subject) Looks() int { return s.looks }
+// Inspections returns the number of finished inspections of the subject.
+func (s *Subject) Inspections() int { return s.inspections }
 
-// Next returns a future value of [Subject.Looks]. When Looks has this value, an inspection that began after this call has
-// finished.
+// Next returns a future value of [Subject.Inspections]. When Inspections has this value, an inspection that began after this call
+// has finished.
 func (s *Subject) Next() int {
-	if s.phase >= looking { // a running inspection began before this call, so its result may be too old
-		return s.looks + 2
+	if s.phase >= inspecting { // a running inspection began before this call, so its result may be too old
+		return s.inspections + 2
 	}
-	return s.looks + 1
+	return s.inspections + 1
 }
 
 // storeReport stores a report from udev. An equal report does not replace the old one, because the sightings share memory with
@@ -99,30 +99,30 @@ func (s *Subject) class() *device.Class {
 	return s.Sightings[0].Device.Class
 }
 
-// lookWhere queues an inspection of every subject that the function selects, and reports whether there was at least one.
-func (n *Inspector) lookWhere(selects func(*Subject) bool) (found bool) {
+// inspectWhere queues an inspection of every subject that the function selects, and reports whether there was at least one.
+func (n *Inspector) inspectWhere(selects func(*Subject) bool) (found bool) {
 	for _, s := range n.subjects {
 		if selects(s) {
 			found = true
-			n.Look(s)
+			n.Inspect(s)
 		}
 	}
 	return found
 }
 
-// lookRelated queues an inspection of every subject at, above or below a path.
-func (n *Inspector) lookRelated(sysPath string) {
+// inspectRelated queues an inspection of every subject at, above or below a path.
+func (n *Inspector) inspectRelated(sysPath string) {
 	for s := range n.subjects.related(sysPath) {
-		n.Look(s)
+		n.Inspect(s)
 	}
 }
 
-// Look queues an inspection of a subject. Further calls have no effect until the inspection begins.
-func (n *Inspector) Look(s *Subject) {
+// Inspect queues an inspection of a subject. Further calls have no effect until the inspection begins.
+func (n *Inspector) Inspect(s *Subject) {
 	switch {
 	case s.removed, s.phase == queued:
 	case s.phase != idle:
-		s.lookAgain = true
+		s.inspectAgain = true
 	default:
 		s.phase = queued
 		n.queue = append(n.queue, s)
@@ -134,7 +134,7 @@ func (n *Inspector) Start() {
 	for len(n.queue) > 0 && n.running < maxRunning() {
 		s := n.queue[0]
 		n.queue = n.queue[1:]
-		s.phase, s.began = looking, time.Now()
+		s.phase, s.began = inspecting, time.Now()
 		n.running++
 		n.begin(s)
 	}
@@ -143,26 +143,26 @@ func (n *Inspector) Start() {
 // begin starts a goroutine that inspects a subject and then posts the sightings.
 func (n *Inspector) begin(s *Subject) {
 	u, rules, host := s.udev, n.rules, n.Host()
-	watch := n.postAfter(slowLook, func() { n.freeSlot(s) })
+	watch := n.postAfter(slowTimeout, func() { n.freeSlot(s) })
 	go func() {
-		sightings := device.Look(host, rules, u)
+		sightings := device.Inspect(host, rules, u)
 		watch.Stop()
 		n.Post(func() { n.finish(s, sightings) })
 	}()
 }
 
-// freeSlot frees the slot of an inspection that is still running after slowLook, and calls Stuck if it is still running after
-// StuckLook.
+// freeSlot frees the slot of an inspection that is still running after slowTimeout, and calls Stuck if it is still running after
+// StuckTimeout.
 func (n *Inspector) freeSlot(s *Subject) {
-	if s.phase != looking {
+	if s.phase != inspecting {
 		return
 	}
 	s.phase = slow
 	n.running--
 	n.slowCount++
-	look := s.looks
-	n.postAfter(StuckLook-slowLook, func() {
-		if s.looks == look { // the same inspection is still running
+	number := s.inspections
+	n.postAfter(StuckTimeout-slowTimeout, func() {
+		if s.inspections == number { // the same inspection is still running
 			n.Stuck(s)
 		}
 	})
@@ -176,16 +176,16 @@ func (n *Inspector) finish(s *Subject, sightings []device.Sighting) {
 		n.running--
 	}
 	s.phase = idle
-	s.looks++
+	s.inspections++
 	if n.mayBeRenamed(s, sightings) {
 		return
 	}
 	s.Sightings = sightings
 	n.retryLater(s, n.Seen(s))
 	switch {
-	case s.lookAgain:
-		s.lookAgain = false
-		n.Look(s)
+	case s.inspectAgain:
+		s.inspectAgain = false
+		n.Inspect(s)
 	case len(sightings) == 0:
 		s.removed = true
 		n.subjects.remove(s.udev.SysPath)
@@ -201,11 +201,11 @@ func (n *Inspector) mayBeRenamed(s *Subject, sightings []device.Sighting) bool {
 		return false
 	case s.vanished.IsZero():
 		s.vanished = time.Now()
-		n.postAfter(renameLimit, func() { n.Look(s) })
+		n.postAfter(renameLimit, func() { n.Inspect(s) })
 	case time.Since(s.vanished) >= renameLimit:
 		return false
 	}
-	s.lookAgain = false // the timer above requests the next inspection
+	s.inspectAgain = false // the timer above requests the next inspection
 	return true
 }
 
@@ -231,7 +231,7 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	}
 	s.retry = n.postAfter(pause(time.Since(s.waiting), time.Since(s.began)), func() {
 		s.retry = nil
-		n.Look(s)
+		n.Inspect(s)
 	})
 }
 

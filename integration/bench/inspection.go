@@ -18,10 +18,10 @@ import (
 // server is a recording with 8 GPUs, their HCAs and drives.
 const server = "gpu-server"
 
-// look measures a first inspection of a whole server, one device after the other; the inventory inspects several at the
+// inspection measures a first inspection of a whole server, one device after the other; the inventory inspects several at the
 // same time. It does not read the disks, see [bench.probe]. The floor opens and reads all files of these devices in
 // sysfs.
-func (b *bench) look() ([]result, error) {
+func (b *bench) inspection() ([]result, error) {
 	all := recording.Bundled()
 	n := slices.IndexFunc(all, func(r recording.BundledFile) bool { return r.Name == server })
 	if n < 0 {
@@ -43,7 +43,7 @@ func (b *bench) look() ([]result, error) {
 		seen = 0
 		begun := time.Now()
 		for _, d := range m.devices {
-			for _, s := range device.Look(host, rules, &d) {
+			for _, s := range device.Inspect(host, rules, &d) {
 				if s.Resource != "" && s.Offer == nil {
 					seen++
 				}
@@ -56,7 +56,7 @@ func (b *bench) look() ([]result, error) {
 		}
 		theirs = append(theirs, time.Since(begun))
 	}
-	what := fmt.Sprintf("a cold look at a server of %d devices, %d offered", len(m.devices), seen)
+	what := fmt.Sprintf("a cold inspection of a server of %d devices, %d offered", len(m.devices), seen)
 	return []result{within(what+", p50", "ms", ours.percentile(50), 20).above(theirs.percentile(50)).withPercentile(ours)}, nil
 }
 

@@ -11,17 +11,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// look queues an inspection of a device, if the device has been found since the start.
-func (d *devices) look(e *entry) {
+// inspect queues an inspection of a device, if the device has been found since the start.
+func (d *devices) inspect(e *entry) {
 	if e != nil && e.owner != nil {
-		d.inspector.Look(e.owner)
+		d.inspector.Inspect(e.owner)
 	}
 }
 
 // applyInspection applies the results of an inspection. applyInspection returns true if the subject must be inspected again, even
 // if no event arrives.
 func (l *loop) applyInspection(s *inspect.Subject) (unfinished bool) {
-	if s.Looks() == 1 {
+	if s.Inspections() == 1 {
 		l.deadline = time.Now().Add(l.Settle)
 	}
 	for _, sighting := range s.Sightings {
@@ -79,9 +79,9 @@ type lastProbe struct {
 }
 
 // applyLastProbe returns the sighting. If the new probe has no result, applyLastProbe adds the result of the last probe.
-// applyLastProbe uses an old result for at most [inspect.StuckLook], because hardware must answer within this time. Using the old
-// result is safe, because the disk must be proven empty again before a container starts with it. A disk is not offered until a
-// probe has returned a result.
+// applyLastProbe uses an old result for at most [inspect.StuckTimeout], because hardware must answer within this time. Using the
+// old result is safe, because the disk must be proven empty again before a container starts with it. A disk is not offered until
+// a probe has returned a result.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.health != nil {
 		as := *s
@@ -96,7 +96,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 		return s
 	case e.since.IsZero():
 		e.since = now
-	case now.Sub(e.since) >= inspect.StuckLook:
+	case now.Sub(e.since) >= inspect.StuckTimeout:
 		e.clean = false
 		return s
 	}

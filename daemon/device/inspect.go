@@ -55,12 +55,12 @@ func (s *Sighting) Twin(other string) bool {
 	return true
 }
 
-// Look inspects one udev device. For each device in it, Look determines the resource, the health, the nodes for a container, and
-// whether the device may be offered. Look reads sysfs, and may block until the kernel answers. Look returns nothing if the udev
-// device is not a subject of any class. The sightings keep a reference to the parameter "seen", so the caller must not modify
-// this parameter afterwards.
-func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
-	found, ok := lookAt(h, rules, seen)
+// Inspect inspects one udev device. For each device in it, Inspect determines the resource, the health, the nodes for a
+// container, and whether the device may be offered. Inspect reads sysfs, and may block until the kernel answers. Inspect returns
+// nothing if the udev device is not a subject of any class. The sightings keep a reference to the parameter "seen", so the caller
+// must not modify this parameter afterwards.
+func Inspect(h *Host, rules []Rule, seen *udev.Device) []Sighting {
+	found, ok := inspectUdev(h, rules, seen)
 	if !ok {
 		return nil
 	}
@@ -70,9 +70,9 @@ func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	return found
 }
 
-// lookAt implements [Look]. The result ok is false if the udev device is not a subject of any class or no longer exists. If
-// lookAt identifies no device, the Offer of the only sighting contains the reason.
-func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
+// inspectUdev implements [Inspect]. The result ok is false if the udev device is not a subject of any class or no longer exists.
+// If inspectUdev identifies no device, the Offer of the only sighting contains the reason.
+func inspectUdev(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	class := ClassOf(*u)
 	unidentified := func(err error) []Sighting {
 		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
@@ -103,13 +103,13 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 		d.Class, d.SysPath, d.Udev, d.rule = class, u.SysPath, u, rule
 		hardware := hardwareOf(h, d)
 		d.NUMANode = commonNUMANode(h, hardware)
-		found = append(found, look(h, rules, d, functionsOf(hardware)))
+		found = append(found, inspectDevice(h, rules, d, functionsOf(hardware)))
 	}
 	return found, true
 }
 
-// look inspects one identified device. The given PCI functions lead to the device.
-func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
+// inspectDevice inspects one identified device. The given PCI functions lead to the device.
+func inspectDevice(h *Host, rules []Rule, d Device, functions []string) Sighting {
 	rule, err := d.rule, error(nil)
 	if rule == nil {
 		rule, err = ruleFor(h, rules, d)
