@@ -29,8 +29,8 @@ const (
 	unitSize = 255
 	// socketSize is the maximum length of a unix socket's path (sun_path in unix(7) without the terminating NUL).
 	socketSize = 107
-	// endpoint is as long as the longest name of a metalplug socket in the device plugin directory.
-	endpoint = "mp-12345678-1234567890123.sock"
+	// endpoint is as long as the longest name of a metalplug socket in the device plugin directory, after the directory's path.
+	endpoint = "/mp-12345678-1234567890123.sock"
 )
 
 // containsOnly reports whether s is not empty and contains only characters in the set chars. Names are checked without package
@@ -179,10 +179,10 @@ func checkPath(name string) error {
 	return nil
 }
 
-// checkSocket accepts paths that a socket can be bound to.
-func checkSocket(name string) error {
-	if len(name) > socketSize {
-		return fmt.Errorf("%s is %d bytes long, but the path of a socket is limited to %d", quote(name), len(name), socketSize)
+// checkSocket accepts the path of a socket. If file is not empty, the path is that of a directory in which the socket has this name.
+func checkSocket(path, file string) error {
+	if most := socketSize - len(file); len(path) > most {
+		return fmt.Errorf("%s is %d bytes long, but must be at most %d, because the path of a socket is limited to %d", quote(path), len(path), most, socketSize)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package config_test
 import (
 	_ "embed"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -40,7 +41,13 @@ func tree(t *testing.T, files map[string]string) string {
 // good loads a configuration that must be valid.
 func good(t *testing.T, text string) config.Config {
 	t.Helper()
-	c, err := config.Load(filepath.Join(tree(t, map[string]string{"m.toml": text}), "m.toml"))
+	return loadWith(t, map[string]string{"m.toml": text})
+}
+
+// loadWith loads m.toml with other files, which must be valid.
+func loadWith(t *testing.T, files map[string]string) config.Config {
+	t.Helper()
+	c, err := config.Load(filepath.Join(tree(t, files), "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,50 +231,26 @@ func TestResetDefaults(t *testing.T) {
 	const head = "[[resource]]\nname = \"example.com/x\"\n"
 	for _, test := range []struct {
 		name, text string
-		want       config.ResourceReset
+		want       string // method, scrub, moment and timeout
 		start, end bool
 	}{
-		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", config.ResourceReset{config.Auto, config.None, config.WhenStart, 20 * time.Second, false}, true, false},
-		{"nothing works", `class = "infiniband"`, config.ResourceReset{config.None, config.None, config.WhenStart, 20 * time.Second, false}, false, false},
-		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", config.ResourceReset{"pci", config.None, config.WhenStart, 20 * time.Second, false}, true, false},
-		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", config.ResourceReset{"pci:flr", config.None, config.WhenStart, 20 * time.Second, false}, true, false},
-		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", config.ResourceReset{config.None, config.None, config.WhenStart, 20 * time.Second, false}, false, false},
-		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", config.ResourceReset{config.None, config.None, config.WhenStart, 20 * time.Second, false}, false, false},
-		{
-			"reset at release", "class = \"nvme\"\nreset = { when = \"release\", scrub = \"none\" }",
-			config.ResourceReset{config.Auto, config.None, config.WhenRelease, 20 * time.Second, false},
-			false, true,
-		},
-		{
-			"scrub at start", "class = \"nvme\"\nreset.scrub = \"discard\"",
-			config.ResourceReset{config.Auto, "discard", config.WhenStart, 20 * time.Second, false},
-			true, false,
-		},
-		{
-			"scrub at release", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"release\" }",
-			config.ResourceReset{config.Auto, "zero", config.WhenRelease, time.Hour, false},
-			false, true,
-		},
-		{
-			"scrub at both", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"both\", timeout = \"48h\" }",
-			config.ResourceReset{config.Auto, "zero", config.WhenBoth, 48 * time.Hour, false},
-			true, true,
-		},
-		{
-			"only a scrub", "class = \"nvme\"\nreset = { method = \"none\", scrub = \"format\", when = \"both\", timeout = \"26s\" }",
-			config.ResourceReset{config.None, "format", config.WhenBoth, 26 * time.Second, false},
-			true, true,
-		},
-		{
-			"longest start", "class = \"fpga\"\nreset.timeout = \"25s\"",
-			config.ResourceReset{config.Auto, config.None, config.WhenStart, 25 * time.Second, false},
-			true, false,
-		},
+		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", "auto none start 20s", true, false},
+		{"nothing works", `class = "infiniband"`, "none none start 20s", false, false},
+		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", "pci none start 20s", true, false},
+		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", "pci:flr none start 20s", true, false},
+		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", "none none start 20s", false, false},
+		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", "none none start 20s", false, false},
+		{"reset at release", "class = \"nvme\"\nreset = { when = \"release\", scrub = \"none\" }", "auto none release 20s", false, true},
+		{"scrub at start", "class = \"nvme\"\nreset.scrub = \"discard\"", "auto discard start 20s", true, false},
+		{"scrub at release", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"release\" }", "auto zero release 1h0m0s", false, true},
+		{"scrub at both", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"both\", timeout = \"48h\" }", "auto zero both 48h0m0s", true, true},
+		{"only a scrub", "class = \"nvme\"\nreset = { method = \"none\", scrub = \"format\", when = \"both\", timeout = \"26s\" }", "none format both 26s", true, true},
+		{"longest start", "class = \"fpga\"\nreset.timeout = \"25s\"", "auto none start 25s", true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := good(t, head+test.text).Resources[0].Reset
-			if got != test.want {
-				t.Errorf("%+v, want %+v", got, test.want)
+			if text := fmt.Sprintf("%s %s %s %v", got.Method, got.Scrub, got.When, got.Timeout); text != test.want {
+				t.Errorf("%s, want %s", text, test.want)
 			}
 			if got.AtStart() != test.start || got.AtRelease() != test.end {
 				t.Errorf("at start %t, at release %t, want %t, %t", got.AtStart(), got.AtRelease(), test.start, test.end)

@@ -3,7 +3,6 @@
 package config_test
 
 import (
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,23 +13,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// loadWith loads m.toml with other files, which must be valid.
-func loadWith(t *testing.T, files map[string]string) config.Config {
-	t.Helper()
-	c, err := config.Load(filepath.Join(tree(t, files), "m.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 func find(t *testing.T, c config.Config, name string) config.Resource {
 	t.Helper()
-	i := slices.IndexFunc(c.Resources, func(r config.Resource) bool { return r.Name == name })
-	if i < 0 {
+	r, ok := c.Resource(name)
+	if !ok {
 		t.Fatalf("no %s among %q", name, names(c))
 	}
-	return c.Resources[i]
+	return r
 }
 
 // The operator's resources come first, in the order in which the files name them, then the built-in ones.
@@ -99,8 +88,7 @@ func TestDisksAreOffUntilNamed(t *testing.T) {
 	}
 }
 
-// Keys of the tables [resource.reset] and [resource.units] are overridden separately, and impossible combinations are
-// detected after all files are merged.
+// Keys of the tables [resource.reset] and [resource.units] are overridden separately.
 func TestOverrideNestedKeys(t *testing.T) {
 	main := disk + "[resource.reset]\nscrub = \"zero\"\nwhen = \"release\"\n[resource.units]\ninit = \"a@.service\"\nstart = \"a@.service\"\n"
 	c := loadWith(t, map[string]string{
@@ -109,62 +97,6 @@ func TestOverrideNestedKeys(t *testing.T) {
 	r := find(t, c, "example.com/x")
 	if r.Reset.Scrub != "format" || r.Reset.When != config.WhenRelease || r.Reset.Timeout != time.Hour || r.Units != (config.Units{Init: "a@.service"}) {
 		t.Errorf("%+v", r)
-	}
-	dir := tree(t, map[string]string{
-		"m.toml": main, "conf.d/a.toml": "[[resource]]\nname = \"example.com/x\"\nshares = 2\n",
-		"conf.d/b.toml": "[[resource]]\nname = \"example.com/x\"\nreset.colour = 1\n",
-		"conf.d/c.toml": "[[resource]]\nname = \"example.com/x\"\nshares = 3\n",
-	})
-	_, err := config.Load(filepath.Join(dir, "m.toml"))
-	want := `m.toml:5: resource.reset.scrub: zero would erase the data of other containers, because shares = 3 (conf.d/c.toml:3); write shares = 1 or scrub = "none"
-conf.d/b.toml:3: resource.reset.colour: unknown key; valid keys are method, scrub, timeout, when`
-	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
-		t.Errorf("\n%s\nwant\n%s", got, want)
-	}
-}
-
-// Where returns the position in the file whose value applies.
-func TestWhereOverridden(t *testing.T) {
-	dir := tree(t, map[string]string{
-		"m.toml":        "\n[[resource]]\nname = \"nvidia.com/gpu\"\nexclude = { PCI_SLOT_NAME = \"0000:01:*\" }\n",
-		"conf.d/a.toml": "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2\n",
-	})
-	c, err := config.Load(filepath.Join(dir, "m.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, want := range map[string]string{
-		"exclude.PCI_SLOT_NAME": "m.toml:4", "shares": "conf.d/a.toml:3", "match.PCI_ID": "conf.d/a.toml:1",
-	} {
-		if got := strings.TrimPrefix(c.Where("nvidia.com/gpu", key), dir+"/"); got != want {
-			t.Errorf("%s is at %q, want %q", key, got, want)
-		}
-	}
-}
-
-func TestDiskNamedTwice(t *testing.T) {
-	head := func(name, ids string) string {
-		return "[[resource]]\nname = \"example.com/" + name + "\"\nclass = \"nvme\"\nreset.scrub = \"none\"\nmatch.METALPLUG_ID = \"" + ids + "\"\n"
-	}
-	for name, test := range map[string]struct{ second, want string }{
-		"the same":         {head("b", "nvme-1"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is also named by "example.com/a" (m.toml:5); remove it from one match`},
-		"one of several":   {head("b", "nvme-7|nvme-2"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-2" is also named by "example.com/a" (m.toml:5); remove it from one match`},
-		"another class":    {strings.Replace(head("b", "nvme-1"), `"nvme"`, `"node"`, 1), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is also named by "example.com/a" (m.toml:5); remove it from one match`},
-		"another":          {head("b", "nvme-3"), ""},
-		"a pattern":        {head("b", "nvme-*|nvme-[12]"), ""},
-		"excluded":         {head("b", "nvme-1") + "exclude.METALPLUG_ID = \"nvme-1\"\n", ""},
-		"the same, again":  {head("a", "nvme-1"), ""},
-		"nothing is named": {strings.Replace(head("b", ""), "match.METALPLUG_ID", "match.ID_MODEL", 1), ""},
-	} {
-		dir := tree(t, map[string]string{"m.toml": head("a", "nvme-1|nvme-2"), "conf.d/a.toml": test.second})
-		_, err := config.Load(filepath.Join(dir, "m.toml"))
-		got := ""
-		if err != nil {
-			got = strings.ReplaceAll(err.Error(), dir+"/", "")
-		}
-		if got != test.want {
-			t.Errorf("%s:\n%s\nwant\n%s", name, got, test.want)
-		}
 	}
 }
 

@@ -91,11 +91,11 @@ func takePaths(t *table, c *Config) {
 	if t.has("state") && strings.HasPrefix(strings.TrimPrefix(p.State, "/var")+"/", "/run/") {
 		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quote(p.State), exampleValues["paths.state"])
 	}
-	for _, socket := range []struct{ key, name string }{
-		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
+	for _, socket := range []struct{ key, path, file string }{
+		{"device_plugins", p.DevicePlugins, endpoint}, {"pod_resources", p.PodResources, ""}, {"run", p.Run, "/control.sock"},
 	} {
 		if t.has(socket.key) {
-			t.check(socket.key, checkSocket(socket.name))
+			t.check(socket.key, checkSocket(socket.path, socket.file))
 		}
 	}
 	checkKinds(t, p)
@@ -158,6 +158,6 @@ func (t *table) helperSocket(key string, to *string) {
 		t.reportf(key, "%v or %q", checkPath(name), Direct)
 	default:
 		*to = filepath.Clean(name)
-		t.check(key, checkSocket(*to))
+		t.check(key, checkSocket(*to, ""))
 	}
 }
