@@ -171,7 +171,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 			return err
 		}
 		if !s.Claims.Ready(claim.UID) {
-			todo = append(todo, s)
+			todo = append(todo, s.Status)
 		}
 	}
 	return c.turnover.StartFor(ctx, todo, claim.UID)
@@ -211,7 +211,7 @@ func (c *claims) containerParts(ctx context.Context, uid string, request api.Cla
 		if !s.Present || !request.Admin && !s.Claims.Ready(uid) {
 			return parts, nil, fmt.Errorf("%s: %w, or the claim no longer has this device", id, device.ErrGone)
 		}
-		by[s.Resource], devices = append(by[s.Resource], s), append(devices, s)
+		by[s.Resource], devices = append(by[s.Resource], s.Status), append(devices, s.Status)
 	}
 	for _, r := range c.config.Load().Resources {
 		if by[r.Name] == nil || request.Admin && r.Serve != config.ServeDRA {

@@ -71,7 +71,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 			_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the disk was cordoned"})
 		}
 	})
-	err := i.Await(ctx, func(s *Snapshot) bool { d := s.Find(id); return d == nil || d.Cordon == after })
+	err := i.Await(ctx, func(s *Snapshot) bool { d := s.Find(id); return d == nil || d.Cordon.Same(after) })
 	return cmp.Or(saveErr, err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -114,7 +115,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
 		e.status = p.judge(e, now)
-		if old != nil && sameStatus(old, e.status) {
+		if reflect.DeepEqual(old, e.status) {
 			e.status = old
 			continue
 		}
@@ -133,15 +134,6 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 	}
 	p.dirty = make(map[*entry]bool) // the built-in clear would keep the memory of the largest burst
 	return changed
-}
-
-// sameStatus reports whether a and b are the same for all readers of a snapshot.
-func sameStatus(a, b *Status) bool {
-	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Moved == b.Moved && a.Lost == b.Lost && a.Device.SysPath == b.Device.SysPath &&
-		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.Unrecorded == b.Unrecorded &&
-		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&
-		slices.Equal(a.HeldAs, b.HeldAs) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
-		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
 // collectOthers returns all devices that are not offered. The result includes absent devices that are cordoned.

@@ -82,7 +82,7 @@ func (q *requests) postAndWait(ctx context.Context, r func(*loop) error) (err er
 // Current returns the newest state of a device. The state contains every change that was posted before the call, even if no
 // snapshot shows the change yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or the
 // context's error.
-func (i *Inventory) Current(ctx context.Context, id string) (s *Status, err error) {
+func (i *Inventory) Current(ctx context.Context, id string) (s *Current, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		if s = l.current(id); s == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
@@ -94,13 +94,19 @@ func (i *Inventory) Current(ctx context.Context, id string) (s *Status, err erro
 
 // current returns the newest state of a device. Unlike the status in a snapshot, this state includes the result of the last
 // inspection even while metalplug is working on the device.
-func (l *loop) current(id string) *Status {
+func (l *loop) current(id string) *Current {
 	e := l.entries[id]
 	if e == nil || e.status == nil {
 		return nil
 	}
-	s := l.judge(e, time.Now())
+	s := &Current{Status: l.judge(e, time.Now()), Fingerprint: e.Fingerprint}
 	s.Observation = e.observation()
+	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
+		s.Written = &sectors
+	}
+	f := l.facts(e)
+	hostData := f.Rule != nil && f.Rule.AllowInUse && !l.podData[id] // pods may get the host's data, but not a pod's
+	s.Init, s.Proven = f.Init(), hostData || f.Unused()
 	return s
 }
 

@@ -17,7 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// Status is one device in a snapshot. Status is never modified after publication.
+// Status is one device in a snapshot. Status is never modified after publication. If any field of a device has changed, the next
+// snapshot contains a new Status. Facts that no reader of a snapshot uses therefore belong to [Current] instead.
 type Status struct {
 	Device *device.Device // shared with other snapshots
 	verdict.Verdict
@@ -34,25 +35,30 @@ type Status struct {
 	Cordon *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused. If there is no such proof yet, Evidence shows how much of the disk was read so far.
 	Evidence evidence.Evidence
-	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence. Proven is false if
-	// the last inspection could not identify the hardware.
-	Proven bool
 	// Unrecorded means that no pod holds the cordoned disk, but metalplug may still be erasing the disk or has not yet recorded what
 	// the last pod left on it.
 	Unrecorded bool
-	Moved      bool    // whether the device's pod got node paths that no longer belong to the device
-	Written    *uint64 // see [device.Target.Written]
+	Moved      bool         // whether the device's pod got node paths that no longer belong to the device
+	Lost       bool         // see [verdict.Facts.Lost]
+	Blocked    string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
+	Todo       verdict.Todo // the pending work on a device without a tenant
+}
+
+// Current is the newest state of a device, with the facts that only work on the device needs.
+type Current struct {
+	*Status
+	// Proven means that the evidence about the disk is complete and valid, or that the device needs no evidence. Proven is false if
+	// the last inspection could not identify the hardware.
+	Proven  bool
+	Written *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left (see [device.Report]). Fingerprint is empty if unknown.
 	Fingerprint string
-	Blocked     string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
-	Init        string       // the vendor unit that must run before a tenant gets the device, or empty
-	Todo        verdict.Todo // the pending work on a device without a tenant
+	Init        string // the vendor unit that must run before a tenant gets the device, or empty
 }
 
 // Observation contains the facts from the last inspection of a device.
 type Observation struct {
 	Present    bool
-	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
 	Nodes      []device.Node  // the device's existing nodes, even if it is not offered
 	Target     *device.Target // identifies the device while metalplug is working on it

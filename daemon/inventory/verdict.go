@@ -88,10 +88,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Fingerprint, s.Moved = e.Fingerprint, e.lease.Held() && e.hasMoved()
-	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
-		s.Written = &sectors
-	}
+	s.Moved = e.lease.Held() && e.hasMoved()
 	if f.Disk.Evidence != nil {
 		s.Evidence = *f.Disk.Evidence
 	} else if f.MustRead() {
@@ -101,6 +98,5 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	// While metalplugd does not know the disk's state, a helper from before a crash may still be erasing the disk.
 	unknown := e.Unfinished || e.awaited && e.owner == nil && !l.AfterBoot || e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete)
 	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && unknown)
-	hostData := f.Rule != nil && f.Rule.AllowInUse && !l.podData[e.device.ID] // pods may get the host's data, but not a pod's
-	s.Init, s.Todo, s.Proven = f.Init(), f.Todo(), hostData || f.Unused()
+	s.Todo = f.Todo()
 }

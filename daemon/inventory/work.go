@@ -109,16 +109,16 @@ type Outcome struct {
 // reservation is a worker's request for exclusive use of devices.
 type reservation struct {
 	ids    []string
-	active bool         // the worker has all devices of the reservation
-	ready  chan *Status // once the worker has all devices, receives the state of the first one; nil if that device is unknown
+	active bool          // the worker has all devices of the reservation
+	ready  chan *Current // once the worker has all devices, receives the state of the first one; nil if that device is unknown
 }
 
 // Take waits until no other worker has any of these devices. From then on, the caller has the devices until it calls
 // [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest state
 // of the first device. The error is [ErrUnknownDevice] or the context's error. Any other error means that the inventory has
 // stopped.
-func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
-	c := &reservation{ids: ids, ready: make(chan *Status, 1)}
+func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Current, err error) {
+	c := &reservation{ids: ids, ready: make(chan *Current, 1)}
 	i.post(func(l *loop) {
 		l.reservations = append(l.reservations, c)
 		l.activateReservations()
@@ -164,7 +164,7 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 // [Inventory.End] is called, inspections do not open the device. Until one more inspection has returned, the kubelet sees no
 // hardware changes. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The
 // error is [ErrUnknownDevice], the context's error, or a [lease.ErrEvent] if the state does not allow the work.
-func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order) (s *Status, err error) {
+func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order) (s *Current, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		e := l.entries[id]
 		if e == nil || e.status == nil {

@@ -18,11 +18,11 @@ import (
 // devices.
 type job struct {
 	*Turnover
-	*inventory.Status                   // status of the device; replaced by the newest one when the work begins
-	policy            config.Resource   // determines the work on the device
-	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
-	outcome           inventory.Outcome // outcome of the work on this device
-	asked             *inventory.Status // status of the device when the job was requested
+	*inventory.Current                    // state of the device; replaced by the newest one when the work begins
+	policy             config.Resource    // determines the work on the device
+	taken              []string           // IDs of the devices that this job has locked, beginning with the job's own device
+	outcome            inventory.Outcome  // outcome of the work on this device
+	asked              *inventory.Current // state of the device when the job was requested
 }
 
 // take waits until no other job works on the device or on the devices that its reset affects. take then returns a job that has
@@ -32,7 +32,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{Turnover: t, Status: s, policy: t.policyFor(s.Taker), taken: []string{id}, asked: s}
+	j := &job{Turnover: t, Current: s, policy: t.policyFor(s.Taker), taken: []string{id}, asked: s}
 	if s.Target != nil && j.method(false) != "" {
 		for _, path := range s.Target.Siblings {
 			if other := t.offeredAt(path); other != nil {
@@ -40,7 +40,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 			}
 		}
 	}
-	if j.Status, err = t.Inventory.Take(ctx, j.taken); err != nil && ctx.Err() != nil {
+	if j.Current, err = t.Inventory.Take(ctx, j.taken); err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("%s: %w: another operation on the device is in progress: %w", id, ErrBusy, err)
 	}
 	return j, err
@@ -95,7 +95,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, order lease.Order) er
 	}
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, order)
 	if err == nil {
-		j.Status = s
+		j.Current = s
 	}
 	return err
 }
