@@ -51,21 +51,3 @@ func TestForgive(t *testing.T) {
 		}
 	}
 }
-
-func TestNVMeID(t *testing.T) {
-	for wwid, want := range map[string]string{
-		"uuid.01234567-89ab-cdef-0123-456789abcdef": "nvme-uuid.01234567-89ab-cdef-0123-456789abcdef",
-		"eui.0025385b61b01234":                      "nvme-eui.0025385b61b01234",
-		"nvme.1b36-53455230-51454d55-00000001":      "nvme-1b36-SER0-1",
-		"nvme.144d-20205331-51454d55-00000001":      "nvme-144d-S1-1", // some vendors pad on the left
-		"nvme.1b36-534-51454d55-00000001":           "nvme-nvme.1b36-534-51454d55-00000001",
-		"nvme.1b36-53455230-51454d55-x":             "nvme-nvme.1b36-53455230-51454d55-x",
-	} {
-		if got := nvmeID(wwid); got != want {
-			t.Errorf("nvmeID(%q) = %q, want %q", wwid, got, want)
-		}
-	}
-	if a, b := nvmeID("nvme.1b36-532031-4d-00000001"), nvmeID("nvme.1b36-535f31-4d-00000001"); a == b {
-		t.Errorf("serial numbers %q and %q have one ID: %s", "S 1", "S_1", a)
-	}
-}

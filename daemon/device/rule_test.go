@@ -64,30 +64,3 @@ func TestRuleFor(t *testing.T) {
 		})
 	}
 }
-
-// A rule can select a device by its ID, even in class node, whose rules select the subjects.
-func TestRuleForID(t *testing.T) {
-	h, devices := loadMachine(t, "gpu-nvidia")
-	u := devices[len(devices)-1]
-	all := []device.Rule{{Resource: "test/gpu", Class: &device.GPU}}
-	id := device.Inspect(h, all, &u)[0].Device.ID
-	for _, test := range []struct {
-		match, exclude string
-		want           bool
-	}{
-		{id, "", true},
-		{"other|" + id, "", true},
-		{id[:5] + "*", "", true},
-		{"other", "", false},
-		{"*", id, false},
-		{"*", "other", true},
-	} {
-		rule := device.Rule{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{device.IDProperty: test.match}}
-		if test.exclude != "" {
-			rule.Exclude = map[string]string{device.IDProperty: test.exclude}
-		}
-		if got := device.Inspect(h, []device.Rule{rule}, &u)[0].Resource != ""; got != test.want {
-			t.Errorf("match %q, exclude %q: taken %v", test.match, test.exclude, got)
-		}
-	}
-}

@@ -3,6 +3,9 @@
 package device_test
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,15 +20,6 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// sight is one case of a table, with a recording, changes to it, and the expected sightings.
-type sight struct {
-	name      string
-	recording string        // name of a file in testdata, without its extension
-	edits     []string      // pairs of old and new text in the recording
-	rules     []device.Rule // nil means one rule for each class, without a match
-	want      string        // expected sighting in the format of [formatSightings]
-}
-
 // everything offers all hardware of the classes that have a match of their own.
 var everything = []device.Rule{
 	{Resource: "test/gpu", Class: &device.GPU},
@@ -34,21 +28,71 @@ var everything = []device.Rule{
 	{Resource: "test/nvme", Class: &device.NVMe},
 }
 
-func testSights(t *testing.T, sights []sight) {
-	t.Helper()
-	for _, s := range sights {
-		t.Run(s.name, func(t *testing.T) {
-			rules := s.rules
-			if rules == nil {
-				rules = everything
-			}
-			h, devices := loadMachine(t, s.recording, s.edits...)
-			got := formatSightings(inspectAll(h, rules, devices))
-			if want := strings.TrimSpace(strings.ReplaceAll(s.want, "\n\t\t\t", "\n")); got != want {
-				t.Errorf("saw\n%s\n\nwant\n%s", got, want)
-			}
-		})
+// TestSights reads the files in testdata/sights. A case names a recording. Its other lines change the text of the recording, or are
+// rules in JSON; without a rule, it has one for each class, without a match. After an empty line, the case lists the expected
+// sightings in the format of [formatSightings].
+func TestSights(t *testing.T) {
+	files, err := filepath.Glob("testdata/sights/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no sights: %v", err)
 	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range strings.Split(string(text), "\n== ")[1:] {
+			name, text, _ := strings.Cut(text, "\n")
+			head, want, _ := strings.Cut(text, "\n\n")
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+name, func(t *testing.T) {
+				h, devices, rules := readSight(t, head)
+				want, _, _ := strings.Cut(want, "\n#")
+				if got := formatSightings(inspectAll(h, rules, devices)); got != strings.TrimSpace(want) {
+					t.Errorf("saw\n%s\n\nwant\n%s", got, want)
+				}
+			})
+		}
+	}
+}
+
+// readSight makes the machine and the rules of a case.
+func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device.Rule) {
+	t.Helper()
+	var recording string
+	var edits []string
+	var rules []device.Rule
+	for line := range strings.Lines(head) {
+		verb, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		var err error
+		switch verb {
+		case "recording":
+			recording = rest
+		case "edit":
+			var old, now string
+			_, err = fmt.Sscanf(rest, "%q -> %q", &old, &now)
+			edits = append(edits, old, now)
+		case "rule":
+			var rule struct {
+				device.Rule
+				Class string
+			}
+			decoder := json.NewDecoder(strings.NewReader(rest))
+			decoder.DisallowUnknownFields()
+			err = decoder.Decode(&rule)
+			rule.Rule.Class, rule.Resource = device.ClassNamed(rule.Class), cmp.Or(rule.Resource, "test/"+rule.Class)
+			rules = append(rules, rule.Rule)
+		default:
+			err = errors.New("unknown line")
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	if rules == nil {
+		rules = everything
+	}
+	h, devices := loadMachine(t, recording, edits...)
+	return h, devices, rules
 }
 
 // loadMachine makes a machine from a recording in testdata.
