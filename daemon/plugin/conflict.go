@@ -28,154 +28,171 @@ import (
 // pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as any
 // stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// After each event from another plugin, an endpoint therefore asks the kubelet which devices it counts. If the resource must
-// yield to other plugins ([Resource].Yields), the endpoint also asks before it registers. If another plugin serves the name, the
-// endpoint holds the resource back instead of registering it. If the other plugin registered after the endpoint did, the endpoint
-// keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when the other plugin has
-// ended.
+// If the resource must yield to other plugins ([Resource].Yields), the endpoint therefore asks the kubelet which devices it counts
+// before it registers. After each event from another plugin, the endpoint asks again. These facts are evidence:
+//
+//	fact                                              conclusion
+//	the kubelet counts devices, and no stream of      another plugin serves the resource, unless the kubelet has not processed
+//	this endpoint is open                             the end of an earlier stream yet
+//	the kubelet counts a device of another plugin     another plugin has registered later
+//	the checkpoint has a container with a device      another plugin has registered later, perhaps with the same device IDs
+//	from another plugin
+//	the kubelet counts no device, although it has     the kubelet has disconnected this endpoint together with the plugin that
+//	processed a list, and another plugin has ended    has ended
+//	the kubelet calls Allocate                        this endpoint serves the resource
+//	kubelet.sock is a new file                        the kubelet has restarted, and knows no plugin
+//	a connection to another plugin's socket ends      that plugin has ended, but its resource is unknown
+//	the checkpoint is replaced                        the kubelet has processed a list or an allocation of any plugin
+//
+// If another plugin serves the name, the endpoint holds the resource back. If the other plugin registered after the endpoint did,
+// the endpoint keeps its own stream open but sends nothing on this stream. The endpoint registers the resource when the other
+// plugin has ended.
 const (
-	// minQueryInterval is the minimum time between an answer and the next query.
-	minQueryInterval = 100 * time.Millisecond
-	// confirmDelay is the delay before a second query, which must confirm the answer to the first one. During confirmDelay, the
-	// kubelet can process a list or the end of a stream.
-	confirmDelay = 300 * time.Millisecond
-	// lateConfirmDelay replaces confirmDelay while the kubelet may still be processing the last list or the end of an earlier
-	// stream.
-	lateConfirmDelay = time.Second
-	// retryDelay is the delay before the next query if the last one got no answer.
-	retryDelay = 10 * time.Second
+	// queryDelay is the time between an event and the query about it, and between two queries that must have the same answer.
+	// During queryDelay, the kubelet can process a list or the end of a stream.
+	queryDelay = 300 * time.Millisecond
+	// firstSettleQuery is the time between the first two queries before a registration. The time doubles with each query.
+	firstSettleQuery = 10 * time.Millisecond
 	// returnPause is how long another plugin may take to restart before the endpoint registers.
 	returnPause = time.Second
 	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin, which
 	// polls for a new kubelet.sock, took 5.9 s.
 	kubeletGrace = 10 * time.Second
-	// heldInterval is the time between two queries while the resource is held back and no event arrives.
+	// heldInterval is the time between two queries while the resource is held back and no event arrives. No event reports the
+	// end of a plugin whose socket is outside the kubelet's directory.
 	heldInterval = time.Minute
-	// registerAgainAfter is the minimum time between two registrations that are caused by answers from the kubelet.
-	// registerAgainAfter does not apply after another plugin has ended.
-	registerAgainAfter = time.Minute
 )
 
-// conflict contains what an endpoint knows about another plugin that registers the same resource name. Only the goroutine that
-// runs [Endpoint.Run] may access these fields. The exception is the field "asked", which any goroutine may set.
+// conflictState is what an endpoint knows about other plugins that register the same resource name.
+type conflictState int
+
+const (
+	alone            conflictState = iota // no other plugin serves the resource
+	suspected                             // the last answer shows another plugin, and the next answer must confirm it
+	held                                  // another plugin serves the resource
+	pluginEnded                           // the same, but a plugin has ended, and may return until the deadline
+	kubeletRestarted                      // the same, but the kubelet has restarted, and the plugin may register until the deadline
+)
+
+// conflict contains the evidence for the state. Only the goroutine that runs [Endpoint.Run] may access these fields. The exception
+// is the field "asked", which any goroutine may set.
 type conflict struct {
-	e            *Endpoint
-	asked        atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
-	last         time.Time         // time of the last answer
-	next         time.Time         // time of the next query, or zero if only an event triggers one
-	events       int               // number of events from other plugins before the last query
-	suspect      string            // evidence of another plugin in the last answer; the next answer must confirm it
-	given        map[string]string // containers that had another plugin's device when this endpoint registered; values are IDs
-	reregistered time.Time         // time of the last registration that an answer caused
-	ended        int               // number of plugins that had ended at that registration
-	hold         *hold             // nil if the resource is not held back
+	e       *Endpoint
+	asked   atomic.Bool // the kubelet has requested devices from this endpoint while the resource was held back
+	state   conflictState
+	suspect string            // what the last answer shows, while the state is suspected
+	next    time.Time         // time of the next query, or zero if only an event triggers one
+	events  int               // number of events from other plugins that have triggered a query
+	ended   int               // number of plugins that had ended when this endpoint registered, or at the last deadline
+	given   map[string]string // containers that had another plugin's device when this endpoint registered; values are IDs
+
+	// These fields are used while the resource is held back.
+	kubelet  identity
+	plugin   int       // number of the newest plugin when the hold began, or 0; this is probably the other plugin
+	deadline time.Time // end of the time that the other plugin has to return, or zero
 }
 
-// hold contains what the endpoint knows about the other plugin while the resource is held back.
-type hold struct {
-	kubelet identity
-	// restarted is set if the kubelet has restarted and has not counted the other plugin's devices since then.
-	restarted      bool
-	plugin         int       // number of the newest plugin when the hold began, or 0; this is probably the other plugin
-	ended          int       // number of plugins that have ended so far
-	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
-}
+// isHeld reports whether the resource is held back.
+func (c *conflict) isHeld() bool { return c.state >= held }
 
-// forget discards the evidence for another plugin. forget records the containers that already have devices from another plugin,
-// because they do not prove that this plugin is still running.
+// forget discards the evidence for another plugin. forget records the plugins that have already ended, and the containers that
+// already have devices from another plugin, because these do not prove anything later.
 func (c *conflict) forget() {
-	c.suspect, c.next = "", time.Time{}
+	c.state, c.next = alone, time.Time{}
+	_, c.ended, _ = c.e.Watch.otherPlugins()
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
-// precheck asks the kubelet whether another plugin serves the resource. precheck returns the delay until the next check, or 0 if
-// the endpoint should register now.
-func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Duration) {
-	e := c.e
-	if !e.Resource.Yields || e.Counted == nil {
+// precheck asks the kubelet which devices it counts. precheck returns the delay until the next check, or 0 if the endpoint should
+// register now. If the kubelet knew an earlier endpoint, it counts that endpoint's devices until it has processed the end of the
+// stream. An earlier registration would fail, because the kubelet would disconnect the new stream (kubernetes issue 121994).
+func (c *conflict) precheck(ctx context.Context, sock identity) time.Duration {
+	e, k := c.e, &c.e.kubelet
+	if !k.known && !e.Resource.Yields {
 		return c.unpark()
 	}
 	counted, err := e.Counted(ctx)
 	live, _, _ := e.Watch.otherPlugins()
+	if k.settling.IsZero() {
+		k.settling = time.Now()
+	}
+	waited := time.Since(k.settling)
 	switch {
-	case errors.Is(err, kubelet.ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(live) == 0:
-		c.suspect = ""
+	case err == nil && len(counted) == 0, err != nil && len(live) == 0:
 		return c.unpark()
-	case err != nil && time.Since(e.kubelet.since) < connectTimeout:
-		wait = settlePause / 10
+	case waited < queryDelay, err != nil && time.Since(k.since) < connectTimeout:
+		wait := max(waited, firstSettleQuery)
+		k.notBefore = time.Now().Add(wait)
+		return wait
+	case !e.Resource.Yields:
+		return c.unpark()
 	case err != nil:
 		return e.retryLater(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
-	case c.suspect == "": // the kubelet may still have the list from an earlier endpoint
-		c.suspect, wait = counted[0], confirmDelay
-	default:
-		return c.holdBack(sock, "the kubelet counts "+counted[0])
 	}
-	e.kubelet.notBefore = time.Now().Add(wait)
-	return wait
+	return c.holdBack(sock, "the kubelet counts "+counted[0])
 }
 
-// compare checks whether another plugin serves the resource. If another plugin has started, has ended or may have sent a
-// list, compare queries the kubelet's device list and reacts to the answer. compare returns the delay until the next query, or 0
-// to wait for an event. The endpoint's stream must be open.
-func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
-	e := c.e
-	_, ended, events := e.Watch.otherPlugins()
-	if events != c.events && c.suspect == "" {
-		c.next = c.last.Add(minQueryInterval)
+// schedule schedules a query if another plugin has started, has ended or may have sent a list.
+func (c *conflict) schedule(events int) {
+	soon := time.Now().Add(queryDelay)
+	if events != c.events && (c.next.IsZero() || soon.Before(c.next)) {
+		c.next = soon
 	}
-	if e.Counted == nil || c.next.IsZero() {
-		return 0
-	}
-	if wait := time.Until(c.next); wait > 0 {
-		return wait
-	}
-	sent, processed := e.streams.lastSent(), e.checkpoint()
-	counted, err := e.Counted(ctx)
-	c.last, c.events, c.next = time.Now(), events, time.Time{}
-	if errors.Is(err, kubelet.ErrNotCounted) {
-		return 0
-	}
-	if err != nil {
-		return c.askIn(retryDelay)
-	}
-	if id := c.givenNow(); id != "" {
-		return c.holdBack(sock, fmt.Sprintf("the kubelet gave %s to a pod", id))
-	}
-	before, foreign := c.suspect, e.Foreign(counted)
-	switch {
-	case foreign != "":
-		c.suspect = "the kubelet counts " + foreign
-	case len(counted) == 0 && sent.healthy && (processed == sent.checkpoint || sent != e.streams.lastSent()):
-		// The reason may be that the kubelet has not processed the last list yet.
-		c.suspect = ""
-		return c.askIn(lateConfirmDelay)
-	case len(counted) == 0 && sent.healthy:
-		// The text contains the number of the list, so only a second answer about the same list confirms it.
-		c.suspect = fmt.Sprintf("the kubelet counts no device, although device list %d contains devices", sent.number)
-	default:
-		c.suspect = ""
-		return 0
-	}
-	switch again := time.Until(c.reregistered.Add(registerAgainAfter)); {
-	case c.suspect != before:
-		return c.askIn(confirmDelay)
-	case foreign != "":
-		return c.holdBack(sock, c.suspect)
-	case again > 0 && ended == c.ended:
-		return c.askIn(again)
-	}
-	// The kubelet has mistaken the end of another plugin for the end of this endpoint.
-	c.reregistered, c.ended, c.suspect = time.Now(), ended, ""
-	e.Log.Warn("registration repeated", "err", errors.New("the kubelet counts no device of the resource"))
-	e.streams.closeAll()
-	return settlePause
+	c.events = events
 }
 
 // askIn schedules the next query after the given delay, and returns the delay.
 func (c *conflict) askIn(wait time.Duration) time.Duration {
 	c.next = time.Now().Add(wait)
 	return wait
+}
+
+// compare checks whether another plugin serves the resource. After an event from another plugin, compare queries the kubelet's
+// device list and reacts to the answer. compare returns the delay until the next query, or 0 to wait for an event. The endpoint's
+// stream must be open.
+func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
+	e := c.e
+	_, ended, events := e.Watch.otherPlugins()
+	if c.schedule(events); c.next.IsZero() {
+		return 0
+	}
+	if wait := time.Until(c.next); wait > 0 {
+		return wait
+	}
+	sent, checkpoint := e.streams.lastSent(), e.checkpoint()
+	counted, err := e.Counted(ctx)
+	if c.next = (time.Time{}); err != nil {
+		return c.askIn(checkInterval)
+	}
+	if id := c.givenNow(); id != "" {
+		return c.holdBack(sock, fmt.Sprintf("the kubelet gave %s to a pod", id))
+	}
+	shows, foreign, disconnected := "", e.Foreign(counted), ended != c.ended && len(counted) == 0 && sent.healthy
+	switch {
+	case foreign != "":
+		shows = "the kubelet counts " + foreign
+	case disconnected && checkpoint == sent.checkpoint: // the kubelet has not processed the list yet
+		c.state = alone
+		return c.askIn(queryDelay)
+	case disconnected:
+		// The text contains the number of the list, so only a second answer about the same list confirms it.
+		shows = fmt.Sprintf("the kubelet counts no device, although device list %d contains devices", sent.number)
+	default:
+		c.state = alone
+		return 0
+	}
+	if c.state != suspected || c.suspect != shows {
+		c.state, c.suspect = suspected, shows
+		return c.askIn(queryDelay)
+	}
+	if foreign != "" {
+		return c.holdBack(sock, shows)
+	}
+	e.Log.Warn("registration repeated", "err", errors.New("the kubelet counts no device of the resource"))
+	c.state = alone
+	e.streams.closeAll()
+	return settlePause
 }
 
 // checkpoint returns the identity of the kubelet's checkpoint file. The kubelet replaces this file after it has processed
@@ -211,30 +228,32 @@ func (e *Endpoint) Foreign(counted []string) string {
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.otherPlugins()
-	c.hold = &hold{kubelet: sock, plugin: newest(live), ended: ended}
-	c.suspect, c.next = "", time.Time{}
+	c.kubelet, c.plugin, c.ended = sock, newest(live), ended
 	c.asked.Store(false)
+	e.kubelet.settling = time.Time{}
 	e.streams.setSilent(true)
 	if err := e.Parked.park(e.Resource.Name, e.streams.client()); err != nil {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart of metalplugd may disconnect the other plugin: %w", err))
 	}
-	c.setHeld(shows)
+	c.setHeld(held, time.Time{}, shows)
 	e.Log.Warn("resource held back", "reason", e.lastStatus().Held,
 		"remedy", "stop the other plugin; if that does not help, set takeover = true in a [[resource]] of that name")
-	return heldInterval
+	return c.askIn(heldInterval)
 }
 
-func (c *conflict) setHeld(shows string) {
+// setHeld changes the state while the resource is held back, and the reason in the status.
+func (c *conflict) setHeld(state conflictState, deadline time.Time, shows string) {
+	c.state, c.deadline = state, deadline
 	c.e.set(func(s *api.Registration) {
 		*s = api.Registration{Held: fmt.Sprintf("another plugin serves %s: %s", c.e.Resource.Name, shows)}
 	})
 }
 
 // reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from this
-// endpoint. After the other plugin has ended or the kubelet has restarted, the hold also ends if the other plugin does not
-// register in time. The result is the delay until the next check, or 0 if the resource is no longer held back.
+// endpoint. After a plugin has ended or the kubelet has restarted, the hold also ends if the other plugin does not register before
+// the deadline. The result is the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
-	e, h := c.e, c.hold
+	e := c.e
 	if c.asked.Swap(false) && e.streams.client() != nil {
 		e.Parked.drop(e.Resource.Name)
 		c.forget()
@@ -242,51 +261,50 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		e.setRegistered(true)
 		return 0
 	}
-	if sock != h.kubelet {
+	live, ended, events := e.Watch.otherPlugins()
+	c.schedule(events)
+	if sock != c.kubelet {
 		if !e.Resource.Yields {
 			return c.release()
 		}
 		e.Parked.drop(e.Resource.Name)
-		h.kubelet, h.restarted, h.returnDeadline = sock, true, time.Now().Add(kubeletGrace)
-		c.setHeld(fmt.Sprintf("this was before the kubelet restarted, and metalplug takes over unless that plugin registers within %v", kubeletGrace))
+		c.kubelet = sock
+		c.setHeld(kubeletRestarted, time.Now().Add(kubeletGrace),
+			fmt.Sprintf("this was before the kubelet restarted, and metalplug takes over unless that plugin registers within %v", kubeletGrace))
 	}
-	if wait := time.Until(c.last.Add(minQueryInterval)); wait > 0 {
+	if ended != c.ended && c.state != kubeletRestarted {
+		c.state, c.deadline = pluginEnded, time.Now().Add(returnPause)
+		c.next = c.deadline
+	}
+	c.ended = ended
+	if wait := time.Until(c.next); wait > 0 {
 		return wait
 	}
 	counted, err := e.Counted(ctx)
-	if c.last = time.Now(); err != nil {
-		return checkInterval
-	}
-	live, ended, _ := e.Watch.otherPlugins()
-	if h.restarted && len(counted) > 0 {
-		h.restarted, h.plugin, h.returnDeadline = false, newest(live), time.Time{}
-		c.setHeld("the kubelet counts " + counted[0])
-	}
-	back := c.last.Add(returnPause)
-	if noPlugin := h.returnDeadline.IsZero() && len(live) == 0 && len(counted) == 0; (noPlugin || ended != h.ended) && h.returnDeadline.Before(back) {
-		h.returnDeadline = back
-	}
-	h.ended = ended
-	if h.returnDeadline.IsZero() {
-		return heldInterval
-	}
-	if wait := time.Until(h.returnDeadline); wait > 0 {
-		return wait
-	}
-	if len(counted) == 0 || c.hasOldList(live) {
+	expired := !c.deadline.IsZero() && time.Until(c.deadline) <= 0
+	switch {
+	case err != nil:
+		return c.askIn(checkInterval)
+	case c.state == kubeletRestarted && len(counted) > 0:
+		c.plugin = newest(live)
+		c.setHeld(held, time.Time{}, "the kubelet counts "+counted[0])
+	case (expired || c.state == held && len(live) == 0) && len(counted) == 0, expired && c.hasOldList(live):
 		return c.release()
+	case expired:
+		if c.state, c.deadline = held, (time.Time{}); !slices.Contains(live, c.plugin) { // the other plugin has restarted
+			c.plugin = newest(live)
+		}
+	case c.state != held:
+		return c.askIn(max(time.Until(c.deadline), connectInterval))
 	}
-	if h.returnDeadline = (time.Time{}); !slices.Contains(live, h.plugin) { // the other plugin has restarted
-		h.plugin = newest(live)
-	}
-	return heldInterval
+	return c.askIn(heldInterval)
 }
 
 // hasOldList reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
 // Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
 func (c *conflict) hasOldList(live []int) bool {
 	open := c.e.streams.client() != nil || c.e.Parked.has(c.e.Resource.Name)
-	return open && c.hold.plugin != 0 && newest(live) <= c.hold.plugin && !slices.Contains(live, c.hold.plugin)
+	return open && c.plugin != 0 && newest(live) <= c.plugin && !slices.Contains(live, c.plugin)
 }
 
 // release ends the hold after the other plugin has ended. release returns the delay before the registration.
@@ -299,7 +317,7 @@ func (c *conflict) release() time.Duration {
 }
 
 func (c *conflict) notHeld() {
-	c.hold = nil
+	c.state, c.next, c.deadline = alone, time.Time{}, time.Time{}
 	c.e.streams.setSilent(false)
 	c.e.set(func(s *api.Registration) { *s = api.Registration{} })
 	c.e.Log.Info("resource no longer held back")
@@ -315,8 +333,8 @@ func (c *conflict) unpark() time.Duration {
 	if open {
 		c.e.streams.closeAll()
 	}
-	c.e.kubelet.notBefore = time.Now().Add(restartPause)
-	return restartPause
+	c.e.kubelet.notBefore = time.Now().Add(settlePause)
+	return settlePause
 }
 
 // newest returns the number of the newest plugin in the list "live", or 0 if the list is empty.

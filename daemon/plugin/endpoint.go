@@ -45,9 +45,6 @@ const (
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet. Before
 	// Kubernetes 1.37, a device manager that is still processing the old stream's end would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause replaces settlePause if the resource had an earlier endpoint. restartPause is longer than settlePause, because
-	// metalplugd does not know when that endpoint's stream ended.
-	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
 	// receiveSize is the maximum size of a request in bytes. A GetPreferredAllocation request contains the IDs of all
@@ -90,8 +87,7 @@ type Endpoint struct {
 	Metrics Metrics
 	Changed func() // called when the result of [Endpoint.Status] has changed
 	// Counted returns the IDs of all devices that the kubelet counts as healthy for the resource, whichever plugin listed them.
-	// Counted may block for several seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If
-	// Counted is nil, no resource is held back.
+	// Counted may block for several seconds.
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked keeps an endpoint's connection open if the endpoint ends while its resource is held back.
 	Parked *Parked
@@ -131,7 +127,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	e.Log = e.Log.With("resource", e.Resource.Name)
 	e.socket.path = filepath.Join(e.Dir, socketName(e.Resource.Name, time.Now()))
 	e.streams.changed = make(chan struct{}, 1)
-	e.conflict.e, e.kubelet.begun = e, time.Now()
+	e.conflict.e = e
 	e.server = e.newServer()
 	defer func() { // stopping the server ends the kubelet's stream
 		e.server.Stop()
@@ -200,7 +196,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 		e.complain("waiting for the kubelet", noKubeletError(path))
 		return checkInterval
 	}
-	if e.conflict.hold != nil {
+	if e.conflict.isHeld() {
 		if wait := e.conflict.reconsider(ctx, kubelet); wait > 0 {
 			return wait
 		}

@@ -24,7 +24,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/verdict"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
@@ -333,21 +332,11 @@ func TestKubeletUnreachable(t *testing.T) {
 	h.waitConnected(k, h.registered)
 }
 
-// The endpoint registers the resource without an answer if there is no other plugin, or if the kubelet does not support the
-// query.
-func TestKubeletWithoutCounts(t *testing.T) {
-	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
-		h := newHeldBench(t, true)
-		h.counting.set(err)
-		gate := h.counting.bar()
-		k := h.startKubelet()
-		if errors.Is(err, real.ErrNotCounted) {
-			h.servePlugin("vendor.sock")
-		}
-		close(gate)
-		h.waitConnected(k, h.registered)
-		h.stop()
-	}
+// The endpoint registers the resource without an answer if there is no other plugin.
+func TestNoAnswerAndNoOtherPlugin(t *testing.T) {
+	h := newHeldBench(t, true)
+	h.counting.set(errors.New("connect: no such file or directory"))
+	h.waitConnected(h.startKubelet(), h.registered)
 }
 
 // newOvertakenBench returns a bench whose resource another plugin has registered after us.

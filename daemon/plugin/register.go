@@ -24,7 +24,6 @@ import (
 
 // registration contains what an endpoint knows about the kubelet. Only the goroutine of Run uses it.
 type registration struct {
-	begun time.Time // when Run began, which is after the end of any earlier endpoint
 	seen  identity  // the current kubelet.sock
 	since time.Time // when kubelet.sock was first seen
 	known bool      // whether this kubelet knew an earlier endpoint of the resource
@@ -33,6 +32,7 @@ type registration struct {
 	at         time.Time     // time of that registration
 	pause      time.Duration // delay before the next attempt, or 0 if no attempt has failed
 	notBefore  time.Time     // earliest time of the next attempt
+	settling   time.Time     // time of the first query before the next registration, or zero
 }
 
 // updateKubelet records the current kubelet.sock. The parameter "before" is the time when an earlier endpoint last registered or
@@ -41,9 +41,9 @@ func (r *registration) updateKubelet(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
 	}
-	r.seen, r.since, r.pause, r.notBefore = kubelet, time.Now(), 0, time.Time{}
+	r.seen, r.since, r.pause, r.notBefore, r.settling = kubelet, time.Now(), 0, time.Time{}, time.Time{}
 	if r.known = time.Unix(kubelet.changed.Unix()).Before(before); r.known {
-		r.notBefore = r.begun.Add(restartPause)
+		r.notBefore = time.Now().Add(min(settlePause-time.Since(before), settlePause)) // the clock may have been set back
 	}
 }
 
@@ -121,10 +121,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.retryLater(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
 	e.conflict.forget()
-	if e.kubelet.known { // the kubelet may still be processing the end of the earlier endpoint
-		e.conflict.next = time.Now().Add(lateConfirmDelay)
-	}
-	e.kubelet.registered, e.kubelet.known = kubelet, true
+	e.kubelet.registered, e.kubelet.known, e.kubelet.settling = kubelet, true, time.Time{}
 	e.setRegistered(true)
 	e.Log.Log(ctx, inventory.LevelNotice, "endpoint registered", "endpoint", filepath.Base(e.socket.path), "duration", time.Since(e.kubelet.since))
 	return streamLimit

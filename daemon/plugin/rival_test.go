@@ -3,7 +3,6 @@
 package plugin_test
 
 import (
-	"fmt"
 	"net"
 	"path/filepath"
 	"testing"
@@ -132,14 +131,15 @@ func TestListUnderWay(t *testing.T) {
 	}
 }
 
-// The kubelet may need seconds to process a long list. Until then, an answer without devices does not count.
+// If another plugin has ended and the kubelet counts no device, the kubelet has disconnected us too. The kubelet may need seconds
+// to process a long list. Until then, an answer without devices does not count.
 func TestListNotProcessed(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
 	h.waitConnected(k, h.registered)
-	for n := range 3 {
+	h.servePlugin("vendor.sock")()
+	for range 3 {
 		before := h.asked()
-		h.servePlugin(fmt.Sprintf("vendor%d.sock", n))
 		h.counting.news.waitFor(t, "the kubelet is asked", func() bool { return h.asked() > before })
 	}
 	if err := h.endpoint.Alive(t.Context()); err != nil {
@@ -148,8 +148,14 @@ func TestListNotProcessed(t *testing.T) {
 	if s := h.endpoint.Status(); !s.Connected || len(h.registered) > 0 {
 		t.Errorf("%+v, %d registrations", s, len(h.registered))
 	}
+	h.servePlugin("third.sock")
 	h.stirUp()
 	h.waitConnected(k, h.registered)
+	h.look()
+	h.look()
+	if len(h.registered) > 0 {
+		t.Error("registered again, although no other plugin has ended")
+	}
 }
 
 // An answer without devices does not count if the list has changed during the query. All devices may have been unhealthy
@@ -159,7 +165,8 @@ func TestListChangesDuringQuery(t *testing.T) {
 	k := h.startKubelet()
 	h.waitConnected(k, h.registered)
 	h.counting.set(nil, "node-A-widget")
-	h.servePlugin("vendor.sock")
+	h.servePlugin("third.sock")
+	h.servePlugin("vendor.sock")()
 	h.look()
 	gate := h.counting.bar()
 	h.counting.script(nil, nil, []string{"node-A-widget"})

@@ -171,6 +171,7 @@ func (p *parts) start(s setup, host *device.Host) error {
 		endpoint := &plugin.Endpoint{
 			Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log, Parked: &plugin.Parked{}, Start: p.turnover.Start,
 			Allocated: func([]*inventory.Status) {}, Changed: func() {},
+			Counted: func(context.Context) ([]string, error) { return nil, nil },
 			Metrics: plugin.Metrics{
 				Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {},
 			},
