@@ -123,10 +123,6 @@ func (d *doctor) checkCounts() (fine string) {
 		d.warn("check that the kubelet is running, and that paths.pod_resources is its socket", "the kubelet does not answer: %v", err)
 		return ""
 	}
-	if answer.Unknown != "" {
-		d.warn("stop other plugins for these resources", "%s", answer.Unknown)
-		return ""
-	}
 	for _, r := range d.status.Resources {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
 			d.fail("stop the other plugin, or define a [[resource]] with another name",

@@ -19,7 +19,6 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -30,7 +29,6 @@ type fixture struct {
 	devices []api.Device
 	counts  map[string]int    // the kubelet's count
 	foreign map[string]string // the kubelet's count for other plugins, by resource
-	unknown string            // why the kubelet does not report its count
 	toml    string            // the configuration in addition to the defaults
 	label   string            // SELinux label of the kubelet's directory
 	missing []string          // complaints about the units of the configuration
@@ -122,9 +120,6 @@ func TestDoctor(t *testing.T) {
 		"other-count":   func(f *fixture) { f.counts[nvmeName] = 7 },
 		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
 		"no-count":      func(f *fixture) { f.counts = nil },
-		"not-counted": func(f *fixture) {
-			f.unknown = fmt.Sprintf("query /var/lib/kubelet/pod-resources/kubelet.sock: %v", kubelet.ErrNotCounted)
-		},
 		"unknown-device": func(f *fixture) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
 				`"DeviceIDs":{"0":["nvme-1","nvme-lost"]}}]}}`
@@ -431,7 +426,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
-			answers["/v1/kubelet"] = api.KubeletCounts{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
+			answers["/v1/kubelet"] = api.KubeletCounts{Allocatable: f.counts, Foreign: f.foreign}
 		}
 		d.client.Socket = serveAnswers(t, answers)
 	}

@@ -170,7 +170,6 @@ type KubeletCounts struct {
 	Allocatable map[string]int `json:"allocatable"` // number of healthy devices, including shares
 	// Foreign maps a resource to an ID that the kubelet counts but metalplug does not offer.
 	Foreign map[string]string `json:"foreign,omitempty"`
-	Unknown string            `json:"unknown,omitempty"` // why the kubelet does not report its count, or empty
 }
 
 // Event is one change that the server sends to clients of /v1/events. The server compares the newest state with the state that it

@@ -154,10 +154,6 @@ func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
 	ids, err := s.counted.get(func() (map[string][]string, error) {
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})
-	if errors.Is(err, kubelet.ErrNotCounted) {
-		send(w, api.KubeletCounts{Unknown: err.Error()})
-		return
-	}
 	if err != nil {
 		refuse(w, http.StatusBadGateway, err)
 		return

@@ -190,11 +190,6 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted means that the kubelet does not report which devices it counts. Kubelets before 1.21 cannot report this, and
-// kubelets from 1.21 to 1.27 need the feature gate KubeletPodResourcesGetAllocatable.
-var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
-	"with one of its resources")
-
 // Allocatable asks the PodResources service which devices the kubelet counts as healthy. The parameter socket is the path of the
 // service's socket. The result maps each resource to the sorted IDs of its devices, or of its shares if it has shares.
 // Allocatable blocks for at most five seconds while it waits for the kubelet.
@@ -208,11 +203,6 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
-	// In Kubernetes 1.27, the error is "Pod Resources API GetAllocatableResources disabled"
-	// (pkg/kubelet/apis/podresources/server_v1.go).
-	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
-		return nil, fmt.Errorf("query %s: %w", socket, ErrNotCounted)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", socket, CleanError(err, podResourcesLimit))
 	}

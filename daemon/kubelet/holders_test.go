@@ -266,47 +266,6 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// uncounted is a kubelet that does not report its device list.
-type uncounted struct {
-	podresources.UnimplementedPodResourcesListerServer
-	err error // nil if it does not support the query
-}
-
-func (u uncounted) GetAllocatableResources(ctx context.Context, r *podresources.AllocatableResourcesRequest,
-) (*podresources.AllocatableResourcesResponse, error) {
-	if u.err == nil {
-		return u.UnimplementedPodResourcesListerServer.GetAllocatableResources(ctx, r)
-	}
-	return nil, u.err
-}
-
-// A kubelet before 1.21, or before 1.28 with a feature gate off, never reports its device list. Other errors differ
-// from ErrNotCounted.
-func TestNotCounted(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want bool
-	}{
-		{nil, true},
-		{errors.New("Pod Resources API GetAllocatableResources disabled"), true},
-		{status.Error(codes.ResourceExhausted, "rejected by rate limit"), false},
-		{errors.New("failed to list devices"), false},
-	} {
-		socket := filepath.Join(t.TempDir(), "s")
-		l, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := grpc.NewServer()
-		podresources.RegisterPodResourcesListerServer(server, uncounted{err: c.err})
-		go server.Serve(l)
-		if _, err := kubelet.Allocatable(t.Context(), socket); err == nil || errors.Is(err, kubelet.ErrNotCounted) != c.want {
-			t.Errorf("%v: %v, want not counted %v", c.err, err, c.want)
-		}
-		server.Stop()
-	}
-}
-
 func TestAllocatable(t *testing.T) {
 	server, h := serveBooks(t, &pods{})
 	got, err := kubelet.Allocatable(t.Context(), h.Socket)
