@@ -145,7 +145,7 @@ func (d *daemon) explainSocket(err error) error {
 	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket; systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
-func (d *daemon) build(last time.Time) {
+func (d *daemon) build(afterBoot bool) {
 	d.config.Store(&d.Config)
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
@@ -156,7 +156,7 @@ func (d *daemon) build(last time.Time) {
 		Rules:             d.Config.Rules(),
 		Store:             statefile.Open(d.Config.Paths.State, d.Log),
 		Machine:           systemd.MachineID(),
-		AfterBoot:         last.IsZero(),
+		AfterBoot:         afterBoot,
 		CheckpointDevices: d.checkpointDevices(),
 		Audit:             checkInterval,
 		Log:               d.Log,
@@ -180,7 +180,7 @@ func (d *daemon) build(last time.Time) {
 	d.claims = &claims{daemon: d, working: make(map[string]*preparation), calls: make(map[*api.ClaimRef]context.CancelCauseFunc)}
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
-	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1), last: last}
+	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1)}
 }
 
 // running reports whether any of a pod's processes is still running. The error is [cgroup.ErrNoKubepods] if no pod on the node

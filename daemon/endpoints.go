@@ -23,9 +23,7 @@ type endpoints struct {
 	create   func(config.Resource) *plugin.Endpoint
 	changed  chan struct{} // has a buffer of one, filled when an endpoint is added or removed, or its registration changes
 	onChange func()        // called whenever the channel "changed" is filled
-	// last is the time when an endpoint last registered with the kubelet or lost its connection. The endpoint may have belonged to
-	// an earlier daemon. The time is zero if no daemon has run since boot.
-	last time.Time
+	last     time.Time     // when an endpoint last ended, or zero
 
 	mu      sync.Mutex
 	running map[string]*running

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,25 +51,14 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart creates the file startMark, and returns the time when an earlier daemon was last registered with a kubelet. The time
-// is zero at the first start after boot, when paths.run is still empty.
-func markStart(run string) (last time.Time) {
+// markStart creates the file startMark, and reports whether this is the first start after a boot, when paths.run is still empty.
+func markStart(run string) (first bool) {
 	mark := filepath.Join(run, startMark)
 	_ = os.MkdirAll(filepath.Dir(mark), 0o755) // if this fails, the control socket cannot be created either, and that error is logged
 	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		f.Close()
-		return time.Time{}
-	}
-	info, err := os.Stat(mark)
 	if err != nil {
-		return time.Now()
+		return false
 	}
-	return info.ModTime()
-}
-
-// markRegistered records the current time, which markStart returns at the next start. The daemon calls markRegistered when an
-// endpoint has been registered or has lost its connection to the kubelet.
-func markRegistered(run string) {
-	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
+	f.Close()
+	return true
 }

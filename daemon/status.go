@@ -26,7 +26,6 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 			return nil
 		case <-changed:
 		case <-d.endpoints.changed:
-			markRegistered(d.Config.Paths.Run)
 		}
 	}
 }

@@ -91,9 +91,7 @@ type Endpoint struct {
 	Counted func(ctx context.Context) ([]string, error)
 	// Parked keeps an endpoint's connection open if the endpoint ends while its resource is held back.
 	Parked *Parked
-	// Before is the time when the resource's last endpoint registered or ended. Before is zero if there was no endpoint. The last
-	// endpoint may have belonged to another process. A kubelet that was already running at that time must first process that
-	// endpoint's end.
+	// Before is the time when the last endpoint in this process ended, or zero. The kubelet must first process that endpoint's end.
 	Before time.Time
 
 	probe    liveness.Probe

@@ -119,11 +119,16 @@ func (w testWriter) Write(p []byte) (int, error) {
 // startKubelet starts a device manager, which is stopped after the test.
 func (b *bench) startKubelet() *kubelet.Kubelet {
 	b.t.Helper()
-	k, err := kubelet.Start(b.dir)
+	return startKubelet(b.t, b.dir)
+}
+
+func startKubelet(t *testing.T, dir string) *kubelet.Kubelet {
+	t.Helper()
+	k, err := kubelet.Start(dir)
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
-	b.t.Cleanup(k.Stop)
+	t.Cleanup(k.Stop)
 	return k
 }
 
@@ -438,19 +443,22 @@ func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 	b.waitAllocatable(b.startKubelet(), 1)
 }
 
-// A kubelet that knew an earlier endpoint may still count that endpoint's devices. The endpoint asks until the kubelet counts
-// none, but not longer than it takes to process the end of a stream. A new kubelet is not asked.
+// A kubelet that is older than the endpoint may still count an earlier endpoint's devices. The endpoint asks until the kubelet
+// counts none, but not longer than it takes to process the end of a stream. A new kubelet is not asked.
 func TestEndOfEarlierEndpoint(t *testing.T) {
-	for _, known := range []bool{false, true} {
+	for _, older := range []bool{false, true} {
+		var k *kubelet.Kubelet
 		h := newHeldBenchOf(t, func(e *plugin.Endpoint) {
-			if known {
-				e.Before = time.Now().Add(time.Hour)
+			if older {
+				k = startKubelet(t, e.Dir)
 			}
 		}, "node-A-widget")
-		k := h.startKubelet()
+		if !older {
+			k = startKubelet(t, h.dir)
+		}
 		h.waitConnected(k, h.registered)
-		if asked := h.asked(); known && asked < 2 || !known && asked > 0 {
-			t.Errorf("known %v: asked %d times", known, asked)
+		if asked := h.asked(); older && asked < 2 || !older && asked > 0 {
+			t.Errorf("older %v: asked %d times", older, asked)
 		}
 		h.stop()
 	}

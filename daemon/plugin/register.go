@@ -24,9 +24,10 @@ import (
 
 // registration contains what an endpoint knows about the kubelet. Only the goroutine of Run uses it.
 type registration struct {
-	seen  identity  // the current kubelet.sock
-	since time.Time // when kubelet.sock was first seen
-	known bool      // whether this kubelet knew an earlier endpoint of the resource
+	checked bool      // updateKubelet has been called
+	seen    identity  // the current kubelet.sock
+	since   time.Time // when kubelet.sock was first seen
+	known   bool      // whether this kubelet may have known an earlier endpoint of the resource
 	// kubelet.sock at the last registration, or zero before the first registration and after the stream has ended
 	registered identity
 	at         time.Time     // time of that registration
@@ -35,15 +36,17 @@ type registration struct {
 	settling   time.Time     // time of the first query before the next registration, or zero
 }
 
-// updateKubelet records the current kubelet.sock. The parameter "before" is the time when an earlier endpoint last registered or
-// ended. If the socket is older than this time, the kubelet knew that endpoint and may still be processing its end.
+// updateKubelet records the current kubelet.sock. If the socket is older than the endpoint, the kubelet may have known an earlier
+// endpoint, and may still be processing its end. The parameter "before" is the time when that endpoint ended, or zero if it belonged
+// to another process.
 func (r *registration) updateKubelet(kubelet identity, before time.Time) {
-	if kubelet == r.seen {
+	if r.checked && kubelet == r.seen {
 		return
 	}
+	r.known, r.checked = !r.checked, true
 	r.seen, r.since, r.pause, r.notBefore, r.settling = kubelet, time.Now(), 0, time.Time{}, time.Time{}
-	if r.known = time.Unix(kubelet.changed.Unix()).Before(before); r.known {
-		r.notBefore = time.Now().Add(min(settlePause-time.Since(before), settlePause)) // the clock may have been set back
+	if r.known {
+		r.notBefore = before.Add(settlePause)
 	}
 }
 
