@@ -88,7 +88,7 @@ func (l *leases) noteTwin(e *entry) {
 // Each later inspection compares the content with this record. If the content differs, another node or an operator has written to
 // the disk.
 func (l *leases) compareContent(e *entry, s *device.Sighting) {
-	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil || e.isBusy() || e.isOutdated() {
+	if s.Fingerprint == "" || e.lease.Held() || (e.lease.Used || e.lease.Failure != "") && l.cordons[e.device.ID] == nil {
 		return
 	}
 	if e.Fingerprint != "" && e.Fingerprint != s.Asked {
@@ -113,7 +113,7 @@ func (l *leases) compareContent(e *entry, s *device.Sighting) {
 // counts from 0, so noteWrites also notices writes between the boot and the first inspection.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
-	case !s.Target.IsDisk(), e.isBusy(), e.isOutdated():
+	case !s.Target.IsDisk():
 		return
 	case e.lease.Held() && e.lease.Hold != lease.Due:
 		e.Wrote = evidence.Writes{}

@@ -112,23 +112,28 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 // reconcile applies the result of the last inspection to the lease of a device that has no tenant. If the host uses the disk, or
 // an inspection found the disk empty, the content is no longer treated as a tenant's. However, the host sometimes uses a disk
 // only because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the array.
-func (l *leases) reconcile(e *entry, now time.Time) {
-	if e.sighting == nil {
-		return
-	}
+// reconcile returns the facts as they are afterwards.
+func (l *leases) reconcile(e *entry, now time.Time) *verdict.Facts {
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
+	if e.sighting == nil {
+		return f
+	}
 	empty := !held && !used && !e.isOutdated() && e.sighting.Offer == nil && !(f.Evident() && f.OfferedWithData())
 	// The operator's order applies to the content at the time of the order, rather than to data that the host writes later.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse && held && e.lease.Hold != lease.Due
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.isFrozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})
+		f = l.facts(e)
 	}
-	switch f = l.facts(e); {
+	switch {
 	case e.lease.State == lease.Unproven && f.Offerable():
 		_ = l.apply(e, lease.Event{Name: lease.Proven, Residue: f.OfferedWithData()})
 	case e.lease.State == lease.Free && !f.Offerable():
 		_ = l.apply(e, lease.Event{Name: lease.Doubted})
+	default:
+		return f
 	}
+	return l.facts(e)
 }
 
 // rule returns a resource's rule, or nil.

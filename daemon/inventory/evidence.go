@@ -57,7 +57,7 @@ func (d *disks) endEvidence(e *entry, reason string) {
 // evidence.
 func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidence.Get(e.Disk)
-	if v == nil || !s.Target.IsDisk() || e.isBusy() || e.isOutdated() {
+	if v == nil || !s.Target.IsDisk() {
 		return
 	}
 	if !s.Unread {

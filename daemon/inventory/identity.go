@@ -128,13 +128,13 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
-	free := sighting.Size > 0 || sighting.HostUse(false) // no helper is working on a disk that was probed or that the host uses
-	e.Unfinished = e.Unfinished && (e.isOutdated() || !free)
-	i.noteWrites(e, sighting)
-	i.compareContent(e, sighting)
-	i.weigh(e, sighting)
-	if e.work.phase == afterWork && !e.isOutdated() { // an inspection that began after the work had ended has returned
+	if e.isCurrent() {
 		e.work.phase = noWork
+		free := sighting.Size > 0 || sighting.HostUse(false) // no helper is working on a disk that was probed or that the host uses
+		e.Unfinished = e.Unfinished && !free
+		i.noteWrites(e, sighting)
+		i.compareContent(e, sighting)
+		i.weigh(e, sighting)
 	}
 	i.queueVerdict(e)
 	return e
@@ -181,9 +181,7 @@ func place(d *device.Device) string {
 // device may disappear briefly while metalplugd resets it, or while its vendor unit loads new firmware. In either case,
 // noteHardwareGone does nothing.
 func (e *entry) noteHardwareGone() {
-	now := time.Now()
-	if now.Before(e.settling) || e.isBusy() || e.work.phase == afterWork && (e.isOutdated() || now.Before(e.work.absentUntil)) {
-		return
+	if now := time.Now(); !now.Before(e.settling) && !e.mayChangeHardware(now) {
+		e.Initialised, e.initFailure = "", ""
 	}
-	e.Initialised, e.initFailure = "", ""
 }

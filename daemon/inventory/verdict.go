@@ -38,8 +38,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 
 // judge computes a device's status.
 func (l *leases) judge(e *entry, now time.Time) *Status {
-	l.reconcile(e, now)
-	f := l.facts(e)
+	f := l.reconcile(e, now)
 	unfit := f.Unfit()
 	e.offered = e.offered || unfit == nil && e.resource != ""
 	f.Offered = e.offered

@@ -77,17 +77,21 @@ func (e *entry) isOutdated() bool {
 	return w.invalidated != nil && w.invalidated == e.owner && !e.owner.Removed() && e.owner.Inspections() < w.validFrom
 }
 
+// isCurrent reports whether the last inspection began after metalplug's last work on the device and after the last call to
+// [devices.invalidate]. Any other inspection proves nothing about a disk's content.
+func (e *entry) isCurrent() bool { return !e.isBusy() && !e.isOutdated() }
+
 // isFrozen reports whether the status hides hardware changes because metalplug's own work causes them. If this work has failed or
 // an inspection is stuck, the status hides nothing.
 func (e *entry) isFrozen(now time.Time) bool {
+	return e.lease.Failure == "" && !e.stuck && e.mayChangeHardware(now)
+}
+
+// mayChangeHardware reports whether metalplug's own work may be the cause of a hardware change. After the work, this applies
+// until an inspection that began later has found the device. If the device does not come back, this ends after a while.
+func (e *entry) mayChangeHardware(now time.Time) bool {
 	w := &e.work
-	switch {
-	case e.lease.Failure != "", e.stuck:
-		return false
-	case w.phase == working:
-		return true
-	}
-	return w.phase == afterWork && (e.isOutdated() || e.sighting == nil && now.Before(w.absentUntil))
+	return w.phase == working || w.phase == afterWork && (e.isOutdated() || now.Before(w.absentUntil))
 }
 
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
