@@ -104,7 +104,7 @@ match = { SUBSYSTEM = "widget" }
 // TestAdoptIsRefused checks that the command and the control socket refuse these disks, and that nothing is erased.
 func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
-	n := nodeWithHelpers(t, recordAdoptable(), adoptableResources, d.touch())
+	n := newNode(t, recordAdoptable(), adoptableResources, d.touch())
 	n.inventory.Allocated(map[string][]string{"nvme-eui.2": {"nvme-eui.2"}}, "")
 	n.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: map[string][]string{"nvme-eui.3": {"A"}}})
 	n.inventory.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"nvme-eui.3": kubelet.Held}})
@@ -154,17 +154,17 @@ func TestAdoptIsRefused(t *testing.T) {
 // TestDiskWithoutIdentity checks that the reason for such a disk names a command that makes the disk available.
 func TestDiskWithoutIdentity(t *testing.T) {
 	d := &drives{erased: make(map[string]string)}
-	n := nodeWithHelpers(t, recordAdoptable(), adoptableResources, d.touch())
+	n := newNode(t, recordAdoptable(), adoptableResources, d.touch())
 	const id = "node-pci-0000:00:0f.0"
 	const why = "unproven: the disk contains ext4; metalplugctl reset " + id + " --scrub zero erases and offers the disk"
-	n.await(id, "Unhealthy", why)
+	n.waitDevice(id, func(d api.Device) bool { return d.Health == "Unhealthy" && d.Reason == why })
 	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero"); code != exitProblem || !strings.Contains(stderr, "Type its ID to erase it: \nmetalplugctl: erase "+id+": the typed ID does not match, so nothing was erased") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero", "--yes"); code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	n.await(id, "Healthy", "")
+	n.waitDevice(id, func(d api.Device) bool { return d.Health == "Healthy" && d.Reason == "" })
 	if got := d.scrubs(); got != "map[vda:zero]" {
 		t.Errorf("erased: %s", got)
 	}
@@ -193,23 +193,4 @@ func (n *node) post(path, body string) (code int, text string) {
 		n.t.Fatalf("%s: %v", all, err)
 	}
 	return answer.StatusCode, refused.Error
-}
-
-// await waits until a device has this health and reason.
-func (n *node) await(id, health, reason string) {
-	n.t.Helper()
-	got := ""
-	for limit := time.After(patience); ; {
-		_, changed := n.inventory.Snapshot()
-		var d api.Device
-		err := api.Client{Socket: n.socket()}.Get(n.t.Context(), pathOf(id), &d)
-		if got = d.Health + ": " + d.Reason; err == nil && got == health+": "+reason {
-			return
-		}
-		select {
-		case <-changed:
-		case <-limit:
-			n.t.Fatalf("%s is %s, %v; want %s: %s", id, got, err, health, reason)
-		}
-	}
 }

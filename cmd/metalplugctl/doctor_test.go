@@ -525,56 +525,41 @@ func TestNeededHelpers(t *testing.T) {
 	}
 }
 
-func TestCheckWarns(t *testing.T) {
-	s := &screen{}
-	s.writeCheck(checkedFiles{Files: []string{"m.toml"}, Warnings: []string{"the unit a@.service is missing"}})
-	if got, want := s.String(), "m.toml: ok\nwarning: the unit a@.service is missing\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-// TestHeldBackIsShown checks that the commands show a resource that is held back with its cause and a remedy. Such a
-// resource is not a fault of the node.
-func TestHeldBackIsShown(t *testing.T) {
-	const cause = "another plugin serves nvidia.com/gpu: the kubelet counts GPU-x"
-	r := api.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: api.Totals{Healthy: 2}, Registration: api.Registration{Held: cause}}
-	status := api.Status{Ready: true, Resources: []api.Resource{r}, Devices: api.Totals{Healthy: 2}}
-	if !allWell(status) {
-		t.Error("status says that something is wrong")
-	}
-	s := screen{}
-	s.writeStatus(status, time.Now())
-	for _, want := range []string{"2 of 2 healthy; held back", "nvidia.com/gpu is held back: " + cause, "-> " + otherPluginRemedy} {
-		if !strings.Contains(s.String(), want) {
-			t.Errorf("status does not say %q:\n%s", want, s.String())
-		}
-	}
-	s = screen{}
-	s.writeDevices([]api.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []api.Resource{r}, false)
-	if !strings.Contains(s.String(), "held back: "+cause) {
-		t.Errorf("list does not say why:\n%s", s.String())
-	}
-}
-
-func TestPreviewShowsCDINames(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "metalplug.toml")
-	text := `[[resource]]
-name = "nvidia.com/gpu"
-class = "gpu"
-match = { PCI_ID = "10DE:*" }
-inject = "cdi"
-`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+func TestSocketOfTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "t.toml")
+	if err := place(file, "paths.run = \"/run/other\"\n"); err != nil {
 		t.Fatal(err)
 	}
-	for output, want := range map[string]string{
-		"table": "  cdi     metalplug.nvidia.com/gpu=GPU-",
-		"json":  `"cdiDevices": [`,
+	for _, test := range []struct{ flag, file, want string }{
+		{"", file, "/run/other/control.sock"},
+		{"/tmp/x.sock", file, "/tmp/x.sock"},
+		{"", filepath.Join(dir, "none.toml"), "/run/metalplug/control.sock"},
 	} {
-		code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--config", file,
-			"--allocate", "nvidia.com/gpu=1", "-o", output)
-		if code != exitOK || !strings.Contains(stdout, want) || strings.Contains(stdout, "  node  ") {
-			t.Errorf("%s: exit %d, %s\n%s", output, code, stderr, stdout)
+		o := clientOptions{socket: test.flag}
+		if _, c := o.loadConfig(test.file); c.Socket != test.want {
+			t.Errorf("%q, %s: %s, want %s", test.flag, test.file, c.Socket, test.want)
 		}
+	}
+}
+
+// TestNoFileOfTheDaemonIsOpened checks that doctor does not open files of metalplugd. An attacker may have taken over
+// metalplugd, and an operator runs doctor as root.
+func TestNoFileOfTheDaemonIsOpened(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "t.toml")
+	if err := place(file, "nonsense = 1\n"); err != nil {
+		t.Fatal(err)
+	}
+	socket := serveAnswers(t, map[string]any{
+		"/v1/status": api.Status{Configuration: api.Configuration{File: file}}, "/v1/devices": []api.Device{},
+	})
+	for _, command := range []string{"doctor", "check"} {
+		if _, stdout, stderr := ctl(t, "--socket", socket, command); strings.Contains(stdout+stderr, "nonsense") {
+			t.Errorf("%s: %s%s", command, stdout, stderr)
+		}
+	}
+	_, stdout, _ := ctl(t, "--socket", socket, "doctor")
+	if text := strings.Join(strings.Fields(stdout), " "); !strings.Contains(text, "the daemon reads \""+file+"\", not "+config.DefaultFile) {
+		t.Errorf("the file is not named:\n%s", stdout)
 	}
 }

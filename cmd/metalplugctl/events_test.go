@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -12,114 +10,55 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 )
-
-// following is a command that runs until the test stops it.
-type following struct {
-	t      *testing.T
-	lines  chan string
-	code   chan int
-	cancel context.CancelFunc
-	stderr *bytes.Buffer
-}
-
-func (n *node) follow(args ...string) *following {
-	ctx, cancel := context.WithCancel(n.t.Context())
-	read, write := io.Pipe()
-	f := &following{t: n.t, lines: make(chan string, 1000), code: make(chan int, 1), cancel: cancel, stderr: new(bytes.Buffer)}
-	go func() {
-		code := run(ctx, append([]string{"--socket", n.socket()}, args...), write, f.stderr)
-		write.Close()
-		f.code <- code
-	}()
-	go func() {
-		defer close(f.lines)
-		text := ""
-		buf := make([]byte, 64<<10)
-		for {
-			count, err := read.Read(buf)
-			text += string(buf[:count])
-			for line, rest, ok := strings.Cut(text, "\n"); ok; line, rest, ok = strings.Cut(text, "\n") {
-				f.lines <- line
-				text = rest
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	n.t.Cleanup(cancel)
-	return f
-}
-
-// waitLine waits for a line that contains all of these parts.
-func (f *following) waitLine(parts ...string) {
-	f.t.Helper()
-	limit := time.After(patience)
-	for {
-		select {
-		case line, ok := <-f.lines:
-			if !ok {
-				f.t.Fatalf("it ended before %q: %s", parts, f.stderr)
-			}
-			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
-				return
-			}
-		case <-limit:
-			f.t.Fatalf("never %q", parts)
-		}
-	}
-}
 
 func TestEvents(t *testing.T) {
 	recording := bundledText(t, "gpu-server")
 	n := newNode(t, recording, "")
 	text, objects := n.follow("events"), n.follow("events", "-o", "json")
-	text.waitLine("listening")
-	objects.waitLine(`"event":"listening"`)
+	text.waitText("listening")
+	objects.waitText(`"event":"listening"`)
 	k := n.connect(nvmeName)
-	text.waitLine("connected", nvmeName)
+	text.waitText("connected", nvmeName)
 	if _, _, stderr := n.ctl("cordon", lastDisk, "-r", "x"); stderr != "" {
 		t.Fatal(stderr)
 	}
-	text.waitLine("cordoned", lastDisk, "- x")
-	objects.waitLine(`"event":"cordoned"`, `"id":"`+lastDisk+`"`, `"cordoned":true`)
+	text.waitText("cordoned", lastDisk, "- x")
+	objects.waitText(`"event":"cordoned"`, `"id":"`+lastDisk+`"`, `"cordoned":true`)
 	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	text.waitLine("uncordoned", lastDisk)
+	text.waitText("uncordoned", lastDisk)
 	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
 		t.Fatal(err)
 	}
-	text.waitLine("allocated", "to a pod")
+	text.waitText("allocated", "to a pod")
 	at := strings.Index(recording, "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n")
 	end := at + strings.Index(recording[at:], "\n\n") + 2
 	n.plug(recording[:at] + recording[end:])
-	text.waitLine("gone", "GPU-6513270e-269e-4d37-b2a7-4de452e6b438")
+	text.waitText("gone", "GPU-6513270e-269e-4d37-b2a7-4de452e6b438")
 	k.Stop()
-	text.waitLine("disconnected", nvmeName)
+	text.waitText("disconnected", nvmeName)
 	n.hangup <- nil
-	text.waitLine("reloaded", "the configuration")
+	text.waitText("reloaded", "the configuration")
 	valid, err := os.ReadFile(n.path("t.toml"))
 	if err := errors.Join(err, os.WriteFile(n.path("t.toml"), []byte("nonsense = 1\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	n.hangup <- nil
-	text.waitLine("refused", "the previous one still applies", "t.toml:1: nonsense: unknown key")
+	text.waitText("refused", "the previous one still applies", "t.toml:1: nonsense: unknown key")
 	text.cancel()
 	if code := <-text.code; code != exitOK {
-		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
+		t.Errorf("interrupted: exit %d: %s", code, &text.stderr)
 	}
 	n.stop()
 	if err := os.WriteFile(n.path("t.toml"), valid, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.start()
-	objects.waitLine(`"event":"listening"`)
+	objects.waitText(`"event":"listening"`)
 	objects.cancel()
 	code, said := <-objects.code, objects.stderr.String()
 	if code != exitOK || strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer: "+n.socket()) || !strings.Contains(said, "; waiting for the daemon\n") {
@@ -137,20 +76,20 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	objects := n.follow("watch", "-o", "json")
-	objects.waitLine(lastDisk, `"cordoned":false`)
+	objects.waitText(lastDisk, `"cordoned":false`)
 	if _, _, stderr := n.ctl("cordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	objects.waitLine(lastDisk, `"cordoned":true`)
+	objects.waitText(lastDisk, `"cordoned":true`)
 	n.stop()
 	n.start()
 	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	objects.waitLine(lastDisk, `"cordoned":false`)
+	objects.waitText(lastDisk, `"cordoned":false`)
 	objects.cancel()
 	if code := <-objects.code; code != exitOK {
-		t.Errorf("after a restart of the daemon: exit %d: %s", code, objects.stderr)
+		t.Errorf("after a restart of the daemon: exit %d: %s", code, &objects.stderr)
 	}
 }
 

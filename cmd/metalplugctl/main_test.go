@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/metalplug/metalplug/udev/recording"
 )
 
 // ctl runs the program without the configuration of this machine.
@@ -125,117 +123,41 @@ func withDisks(t *testing.T) string {
 	return file
 }
 
-// TestPreviewOfEveryBundledRecording checks that each bundled recording has devices, and that all of them are Healthy.
-func TestPreviewOfEveryBundledRecording(t *testing.T) {
-	for _, r := range recording.Bundled() {
-		t.Run(r.Name, func(t *testing.T) {
-			code, stdout, stderr := ctl(t, "preview", "--config", withDisks(t), "--recording", r.Name, "-o", "json")
-			if code != exitOK {
-				t.Fatalf("exit %d: %s", code, stderr)
-			}
-			var s previewState
-			if err := json.Unmarshal([]byte(stdout), &s); err != nil {
-				t.Fatal(err)
-			}
-			if r.Title == "" || len(s.Devices) == 0 || !strings.Contains(s.Machine, r.Title) {
-				t.Errorf("%d devices of %q", len(s.Devices), s.Machine)
-			}
-			for _, d := range s.Devices {
-				if d.Resource != "" && (d.Health != "Healthy" || len(d.Nodes) == 0) {
-					t.Errorf("%s is %s (%s) with nodes %v", d.ID, d.Health, d.Reason, d.Nodes)
-				}
-			}
-		})
-	}
-}
-
-// TestPreviewRunsNoUnits checks that preview shows devices as if a vendor unit had initialised them. It must not
-// start the unit.
-func TestPreviewRunsNoUnits(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "t.toml")
-	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
-	code, stdout, stderr := ctl(t, "preview", "--config", file, "--recording", "gpu-server", "-o", "json")
-	var s previewState
-	if err := json.Unmarshal([]byte(stdout), &s); err != nil || code != exitOK {
-		t.Fatalf("exit %d, %v: %s", code, err, stderr)
-	}
-	for _, r := range s.Resources {
-		if r.Name == "nvidia.com/gpu" && r.Healthy == 8 {
-			return
-		}
-	}
-	t.Errorf("%+v", s.Resources)
-}
-
-func TestPreviewOfTooManyDevices(t *testing.T) {
-	code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=9")
-	if code != exitProblem || !strings.Contains(stderr, "too few") {
-		t.Errorf("exit %d, %q", code, stderr)
-	}
-	if !strings.Contains(stdout, "A container that requests nvidia.com/gpu=9 gets nothing") {
-		t.Errorf("not said: %s", stdout)
-	}
-}
-
-func TestPreviewOfAMachineWithoutDevicesOffersRecordings(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "empty.umockdev")
-	save(t, file, "# nothing")
-	code, stdout, stderr := ctl(t, "preview", "--recording", file)
-	if code != exitOK {
-		t.Fatalf("exit %d: %s", code, stderr)
-	}
-	for _, r := range recording.Bundled() {
-		if !strings.Contains(stdout, "--recording "+r.Name) {
-			t.Errorf("%s is not offered: %s", r.Name, stdout)
-		}
-	}
-}
-
-func TestRecordingNotFound(t *testing.T) {
+// TestPreview previews recordings. A vendor unit does not run, so the devices appear as if it had initialised them.
+func TestPreview(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := errors.Join(unix.Mkfifo("fifo", 0o600), os.Mkdir("nvme-blank", 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"fifo", "/dev/zero"} {
-		code, _, stderr := ctl(t, "preview", "--recording", name)
-		if code != exitProblem || !strings.Contains(stderr, "not a regular file") {
-			t.Errorf("%s: exit %d, %q", name, code, stderr)
+	save(t, "empty", "# nothing")
+	save(t, "units.toml", "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
+	save(t, "cdi.toml", "[[resource]]\nname = \"nvidia.com/gpu\"\ninject = \"cdi\"\n")
+	for _, test := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"--recording gpu-server --config units.toml", exitOK, "nvidia.com/gpu           8         8"},
+		{"--recording gpu-server --config cdi.toml --allocate nvidia.com/gpu=1", exitOK, "  cdi     metalplug.nvidia.com/gpu=GPU-"},
+		{"--recording gpu-server --config cdi.toml --allocate nvidia.com/gpu=1 -o json", exitOK, `"cdiDevices": [`},
+		{"--recording gpu-server --allocate nvidia.com/gpu=9", exitProblem, "A container that requests nvidia.com/gpu=9 gets nothing"},
+		{"--recording gpu-server --allocate nvidia.com/gpu=9", exitProblem, "metalplugctl: allocate 9 of nvidia.com/gpu: too few"},
+		{"--recording empty", exitOK, "--recording edge-box"},
+		{"--recording fifo", exitProblem, "not a regular file"},
+		{"--recording /dev/zero", exitProblem, "not a regular file"},
+		{"--recording nvme-blank", exitOK, "Recording nvme-blank: "}, // a directory does not hide the bundled recording
+	} {
+		code, stdout, stderr := ctl(t, append([]string{"preview"}, strings.Fields(test.args)...)...)
+		if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+			t.Errorf("%s: exit %d, no %q in\n%s%s", test.args, code, test.want, stdout, stderr)
+		}
+		if strings.Contains(test.args, "cdi.toml") && strings.Contains(stdout, "  node  ") {
+			t.Errorf("%s: a container gets nodes:\n%s", test.args, stdout)
 		}
 	}
-	if code, _, stderr := ctl(t, "preview", "--recording", "nvme-blank"); code != exitOK {
-		t.Errorf("a directory hides the bundled recording: exit %d, %q", code, stderr)
-	}
-}
-
-func TestPreviewNamesTMPDIR(t *testing.T) {
-	recorded := filepath.Join(t.TempDir(), "empty.umockdev")
-	save(t, recorded, "")
-	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
-	code, _, stderr := ctl(t, "preview", "--recording", recorded)
-	if code != exitProblem || !strings.Contains(stderr, "TMPDIR") {
+	t.Setenv("TMPDIR", "/none")
+	if code, _, stderr := ctl(t, "preview", "--recording", "empty"); code != exitProblem || !strings.Contains(stderr, "TMPDIR") {
 		t.Errorf("exit %d, %q", code, stderr)
-	}
-}
-
-func TestPreviewWithClosedOutput(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "m") // a short name, for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	t.Setenv("TMPDIR", dir)
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	defer w.Close()
-	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"preview", "--recording", "nvme-blank"}, w, &stderr); code != exitOK {
-		t.Errorf("exit %d, %q", code, stderr.String())
-	}
-	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// TestRecordedMachineOffersTheSame checks that preview shows the same for a node and for a recording of it. If the serial
-// numbers are masked, the number of devices is the same.
+// TestRecordedMachineOffersTheSame checks that each bundled recording has devices, and that all of them are Healthy. preview
+// shows the same for a recording of this machine. If the serial numbers are masked, the number of devices is the same.
 func TestRecordedMachineOffersTheSame(t *testing.T) {
 	for _, b := range recording.Bundled() {
 		t.Run(b.Name, func(t *testing.T) {
@@ -36,6 +36,14 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 			c := config.Default()
 			c.Paths.Sysfs, c.Paths.Dev, c.Paths.Proc = filepath.Join(root, "sys"), filepath.Join(root, "dev"), filepath.Join(root, "proc")
 			want := runPreview(t, string(b.Text))
+			for _, d := range want.Devices {
+				if d.Resource != "" && (d.Health != "Healthy" || len(d.Nodes) == 0) {
+					t.Errorf("%s is %s (%s) with nodes %v", d.ID, d.Health, d.Reason, d.Nodes)
+				}
+			}
+			if b.Title == "" || len(want.Devices) == 0 {
+				t.Errorf("%d devices of %q", len(want.Devices), b.Title)
+			}
 			for _, serials := range []bool{true, false} {
 				r := &recording.Recorder{Tree: sysfsOf(c), Serials: serials}
 				got := runPreview(t, record(r, c, parsed.Devices()))
@@ -57,7 +65,7 @@ func runPreview(t *testing.T, text string) previewState {
 	if err := place(file, text); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := ctl(t, "preview", "--recording", file, "-o", "json")
+	code, stdout, stderr := ctl(t, "preview", "--config", withDisks(t), "--recording", file, "-o", "json")
 	var s previewState
 	if err := json.Unmarshal([]byte(stdout), &s); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)

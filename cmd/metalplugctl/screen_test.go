@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -28,29 +26,15 @@ func TestEventsOnOneLine(t *testing.T) {
 		event api.Event
 		want  string
 	}{
-		{api.Event{Event: "listening"}, "listening"},
 		{api.Event{Event: "added", Device: disk()}, "added         nvme-1 (t/r)"},
-		{api.Event{Event: "connected", Resource: "t/r"}, "connected     t/r"},
-		{api.Event{Event: "reloaded"}, "reloaded      the configuration"},
-		{
-			api.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},
-			"refused       the configuration; the previous one still applies: t.toml:1: x: unknown key t.toml:2: y: unknown key",
-		},
 		{
 			api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) { d.Reason = "dead\n\x1b[2J" })},
 			"unhealthy     nvme-1 (t/r) - dead  [2J",
 		},
-		{api.Event{Event: "cordoned", Device: disk(func(d *api.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out", &api.Cordon{Reason: "worn out", User: "root", Login: "ann", Since: at}
-		})}, "cordoned      nvme-1 (t/r) - worn out (by ann as root, 2026-01-02 03:04:05Z)"},
 		{api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out; gone", &api.Cordon{Reason: "worn out", User: "root", Since: at}
-		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out (by root, 2026-01-02 03:04:05Z); gone"},
-		{api.Event{Event: "gone", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "gone          nvme-1 (t/r)"},
+			d.Reason, d.Cordon = "cordoned: worn out; gone", &api.Cordon{Reason: "worn out", User: "root", Login: "ann", Since: at}
+		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out (by ann as root, 2026-01-02 03:04:05Z); gone"},
 		{api.Event{Event: "warning", Device: disk(func(d *api.Device) { d.Warning = "narrow" })}, "warning       nvme-1 (t/r) - narrow"},
-		{api.Event{Event: "allocated", Device: disk(func(d *api.Device) {
-			d.Held, d.Allocated = true, &api.Pod{Namespace: "n", Name: "p"}
-		})}, "allocated     nvme-1 (t/r) to n/p"},
 		{api.Event{Event: "released", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
 		{
 			api.Event{Event: "seen", Device: disk(func(d *api.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
@@ -82,6 +66,8 @@ func TestAllWell(t *testing.T) {
 		"not ready":                   {func(s *api.Status) { s.Ready = false }, false},
 		"not connected":               {func(s *api.Status) { s.Resources[0].Connected = false }, false},
 		"a default with a device":     {func(s *api.Status) { s.Resources[1].Unhealthy = 1 }, false},
+		"held back":                   {func(s *api.Status) { s.Resources[0].Connected, s.Resources[0].Held = false, "x" }, true},
+		"a file is not written":       {func(s *api.Status) { s.Unwritten = []string{"x"} }, false},
 		"the reload has been refused": {func(s *api.Status) { s.Configuration.Problem = "x" }, false},
 	} {
 		s := sound()
@@ -101,9 +87,14 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 		Configuration: api.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
 		Devices:       api.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
 		Events:        api.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2},
-		Resources:     []api.Resource{{Name: "t/r", Totals: api.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
-		Cordons:       []api.CordonedDevice{{Device: "nvme-2", Cordon: api.Cordon{Reason: "worn out"}}},
-		Refused:       []api.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
+		Unwritten:     []string{"state not saved: no space left on device"},
+		Resources: []api.Resource{
+			{Name: "t/r", Totals: api.Totals{Healthy: 1, Unhealthy: 2}},
+			{Name: "t/none", Optional: true},
+			{Name: "t/held", Optional: true, Totals: api.Totals{Healthy: 2}, Registration: api.Registration{Held: "another plugin serves t/held"}},
+		},
+		Cordons: []api.CordonedDevice{{Device: "nvme-2", Cordon: api.Cordon{Reason: "worn out"}}},
+		Refused: []api.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
 	}, now)
 	want := `metalplugd    1.0, up 1m30s
 hardware      udev
@@ -111,9 +102,14 @@ hardware      udev
 configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense: unknown key
 devices       1 healthy, 1 unhealthy, 1 cordoned, 1 held by pods, 4 not offered
 events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
+files         state not saved: no space left on device
 cordoned      nvme-2: worn out
 
-t/r  1 of 3 healthy; kubelet not connected
+t/r     1 of 3 healthy; kubelet not connected
+t/held  2 of 2 healthy; held back
+
+t/held is held back: another plugin serves t/held
+  -> ` + otherPluginRemedy + `
 
 Containers that did not get their devices:
   1h0m0s ago, t/r, Allocate: nvme-1 is unhealthy: gone
@@ -151,33 +147,17 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// TestListBeforeTheInspection checks that a list right after the start of metalplugd does not say that there is no device.
-func TestListBeforeTheInspection(t *testing.T) {
-	socket := serveAnswers(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{Version: "1.0"}})
-	if code, stdout, _ := ctl(t, "--socket", socket, "list"); code != exitOK || !strings.Contains(stdout, "has not inspected the hardware yet") {
-		t.Errorf("exit %d: %s", code, stdout)
-	}
-}
-
-// TestErrorsHaveNoControlCharacters checks that an error does not repeat an escape sequence of an argument.
-func TestErrorsHaveNoControlCharacters(t *testing.T) {
-	code, _, stderr := ctl(t, "--socket", serveAnswers(t, nil), "cordon", "v\x1b[2Jx")
-	if code != exitProblem || strings.Contains(stderr, "\x1b") || !strings.Contains(stderr, "v [2Jx") {
-		t.Errorf("exit %d: %q", code, stderr)
-	}
-}
-
-// TestJSONHasNoControlCharacters checks that JSON contains control characters only as escape sequences, which a reader
-// decodes.
-func TestJSONHasNoControlCharacters(t *testing.T) {
-	const name = "a\x1b[1m\x7f\u0085\u009b31m\u202eb"
-	var out bytes.Buffer
-	if err := show(&out, "json", true, name, nil); err != nil {
-		t.Fatal(err)
-	}
-	var got string
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got != name || out.String() != clean(out.String()[:out.Len()-1])+"\n" {
-		t.Errorf("%q, %v", out.String(), err)
+// TestListNotes checks the notes of the list. Right after the start of metalplugd, the list does not say that there is no device.
+// A resource that is held back is shown with the cause.
+func TestListNotes(t *testing.T) {
+	held := api.Resource{Name: "t/held", Registration: api.Registration{Held: "another plugin serves t/held"}}
+	for want, answers := range map[string]map[string]any{
+		"has not inspected the hardware yet":      {"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{Version: "1.0"}},
+		"held back: another plugin serves t/held": {"/v1/resources": []api.Resource{held}, "/v1/devices": []api.Device{{ID: "GPU-1", Resource: "t/held", Health: "Healthy"}}},
+	} {
+		if code, stdout, stderr := ctl(t, "--socket", serveAnswers(t, answers), "list"); code != exitOK || !strings.Contains(stdout, want) {
+			t.Errorf("exit %d, no %q in %s%s", code, want, stdout, stderr)
+		}
 	}
 }
 

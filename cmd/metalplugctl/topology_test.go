@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 func TestTopology(t *testing.T) {
@@ -17,7 +16,7 @@ func TestTopology(t *testing.T) {
 	linked := strings.Replace(text, gpu, gpu+"A: current_link_speed=32.0 GT/s PCIe\\n\nA: current_link_width=16\\n\n", 1)
 	n := newNode(t, linked, "")
 	n.inventory.Allocated(map[string][]string{lastDisk: {lastDisk}}, "")
-	n.waitSnapshot("held", func(s *inventory.Snapshot) bool { return s.Find(lastDisk).Held() })
+	n.waitDevice(lastDisk, isHeld)
 	code, stdout, stderr := n.ctl("topology")
 	if code != exitOK || stderr != "" {
 		t.Errorf("exit %d: %s", code, stderr)

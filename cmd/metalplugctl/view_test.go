@@ -3,9 +3,14 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -13,17 +18,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a command with its own terminal.
-type terminal struct {
+// running is a command that runs until the test stops it.
+type running struct {
 	t      *testing.T
-	keys   *os.File
+	keys   *os.File    // writes to the command's terminal, or nil
 	chunks chan string // the output of the command as it arrives
-	all    string
+	all    string      // the output after the last match
 	code   chan int
+	cancel context.CancelFunc
+	stderr bytes.Buffer // empty if the command has a terminal
+}
+
+// start runs a command, which writes to the first file. The test reads its output from the second.
+func start(t *testing.T, out *os.File, stderr io.Writer, output *os.File, args ...string) *running {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{t: t, chunks: make(chan string, 1000), code: make(chan int, 1), cancel: cancel}
+	go func() {
+		defer close(r.chunks)
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := output.Read(buf)
+			if err != nil { // a terminal returns EIO once no process has it open
+				return
+			}
+			r.chunks <- string(buf[:n])
+		}
+	}()
+	go func() {
+		code := run(ctx, args, out, cmp.Or[io.Writer](stderr, &r.stderr))
+		out.Close()
+		r.code <- code
+	}()
+	t.Cleanup(func() {
+		cancel()
+		output.Close()
+	})
+	return r
+}
+
+// follow runs a command with the socket of metalplugd and a pipe.
+func (n *node) follow(args ...string) *running {
+	n.t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return start(n.t, write, nil, read, append([]string{"--socket", n.socket()}, args...)...)
 }
 
 // onTerminal runs a command on a terminal with this number of columns and rows.
-func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
+func onTerminal(t *testing.T, columns, rows uint16, args ...string) *running {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -43,49 +87,37 @@ func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
 	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {
 		t.Fatal(err)
 	}
-	v := &terminal{t: t, keys: master, chunks: make(chan string, 1000), code: make(chan int, 1)}
-	go func() {
-		defer close(v.chunks)
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := master.Read(buf)
-			if err != nil { // EIO once no process has the terminal open
-				return
-			}
-			v.chunks <- string(buf[:n])
-		}
-	}()
-	go func() {
-		code := run(t.Context(), args, slave, slave)
-		slave.Close()
-		v.code <- code
-	}()
-	t.Cleanup(func() { master.Close() })
+	v := start(t, slave, slave, master, args...)
+	v.keys = master
 	return v
 }
 
-// waitText waits for a text in the output after the last match.
-func (v *terminal) waitText(text string) {
+// waitText waits for texts in this order on one line of the output after the last match.
+func (v *running) waitText(texts ...string) {
 	v.t.Helper()
+	for i, text := range texts {
+		texts[i] = regexp.QuoteMeta(text)
+	}
+	pattern := regexp.MustCompile(strings.Join(texts, ".*"))
 	for limit := time.After(patience); ; {
-		if _, rest, ok := strings.Cut(v.all, text); ok {
-			v.all = rest
+		if at := pattern.FindStringIndex(v.all); at != nil {
+			v.all = v.all[at[1]:]
 			return
 		}
 		select {
 		case chunk, ok := <-v.chunks:
 			if !ok {
-				v.t.Fatalf("it ends before %q: %q", text, v.all)
+				v.t.Fatalf("it ends before %s: %q, %s", pattern, v.all, &v.stderr)
 			}
 			v.all += chunk
 		case <-limit:
-			v.t.Fatalf("never %q, but %q", text, v.all)
+			v.t.Fatalf("never %s, but %q", pattern, v.all)
 		}
 	}
 }
 
 // press presses a key.
-func (v *terminal) press(key string) {
+func (v *running) press(key string) {
 	v.t.Helper()
 	if _, err := v.keys.WriteString(key); err != nil {
 		v.t.Fatal(err)
@@ -93,7 +125,7 @@ func (v *terminal) press(key string) {
 }
 
 // end waits for the exit code and returns the last output.
-func (v *terminal) end() (code int, last string) {
+func (v *running) end() (code int, last string) {
 	for chunk := range v.chunks {
 		v.all += chunk
 	}
@@ -111,6 +143,7 @@ func TestLivePreview(t *testing.T) {
 	save(t, file, bundledText(t, "gpu-server"))
 	v.waitText("nvidia.com/gpu           8         8")
 	v.waitText("gpu-0000:03:00.0                           -                        Not offered")
+	v.waitText(green + "Healthy" + normal)
 	v.waitText("q quits  1-23 of ")
 	v.press("\x1b[6~")
 	v.waitText("q quits  23-45 of ")
