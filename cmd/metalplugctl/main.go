@@ -97,11 +97,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), o.recordCommand(), o.topologyCommand())
 	root.Args = nil // for the root, this makes an unknown command an error
+	rejectUnknown(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !parsed {
 		err = usageError{err}
 	}
 	return exitCode(cmd.CommandPath(), err, stderr)
+}
+
+// rejectUnknown makes an unknown argument of cobra's commands help and completion an error. Otherwise, they print a help text and
+// succeed.
+func rejectUnknown(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		_, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("unexpected argument: %q", rest[0])
+		}
+		return err
+	}
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // cobra checks only the arguments of a command that can run
 }
 
 // newCommand returns a command with the texts in help/NAME.txt. The first line of this file shows how to use the command, and the
