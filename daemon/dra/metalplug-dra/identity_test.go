@@ -63,7 +63,7 @@ current-context: x
 				t.Errorf("%q, with the flaw %q", got, flaw)
 			}
 			// With an empty token, the unit must not restart forever.
-			if err := os.Truncate(token, 0); err != nil || run([]string{"--kubeconfig=" + kubeconfig, "--token=" + token}, io.Discard, io.Discard) != exitConfig {
+			if err := os.Truncate(token, 0); err != nil || run([]string{"--kubeconfig=" + kubeconfig, "--token=" + token, "--node=n1"}, io.Discard, io.Discard) != exitConfig {
 				t.Errorf("the driver did not refuse an empty token: %v", err)
 			}
 		})

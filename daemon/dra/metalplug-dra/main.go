@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -31,6 +32,7 @@ import (
 const (
 	exitOK     = 0
 	exitFailed = 1
+	exitUsage  = 2
 	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after this code
 )
 
@@ -52,13 +54,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	kubeconfig := flags.String("kubeconfig", "/etc/metalplug-dra/kubeconfig", "`FILE` with the API server and the identity")
 	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
 	impersonate := flags.Bool("impersonate", true, "let the token act as the node (requires Kubernetes 1.36)")
-	host, _ := os.Hostname() // the API server refuses an empty name; the kubelet uses lower case
+	host, _ := os.Hostname() // the check below refuses an empty name; the kubelet uses lower case
 	node := flags.String("node", strings.ToLower(host), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
 	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
 	level, code, ok := commandline.Parse(flags, args, help, version, stdout, stderr)
 	if !ok {
 		return code
+	}
+	if validation.IsDNS1123Subdomain(*node) != nil {
+		fmt.Fprintf(stderr, "metalplug-dra: invalid --node %q: must be the name of a Node, with lower-case letters, digits, \"-\" and \".\"\n"+
+			"See 'metalplug-dra --help'.\n", *node)
+		return exitUsage
 	}
 	user := "" // user that the token impersonates
 	if *impersonate {

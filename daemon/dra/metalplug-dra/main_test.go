@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -86,5 +87,16 @@ current-context: x
 	}
 	if code := <-done; code != exitOK {
 		t.Errorf("the driver ended with the code %d", code)
+	}
+}
+
+// The API server would refuse each request for such a Node.
+func TestInvalidNode(t *testing.T) {
+	for _, node := range []string{"", "Bad_N", "a/b"} {
+		var stderr strings.Builder
+		code := run([]string{"--node=" + node, "--kubeconfig=/none"}, io.Discard, &stderr)
+		if want := fmt.Sprintf("metalplug-dra: invalid --node %q: must be ", node); code != exitUsage || !strings.HasPrefix(stderr.String(), want) {
+			t.Errorf("exit %d, %s", code, stderr.String())
+		}
 	}
 }
