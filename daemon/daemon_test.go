@@ -5,7 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
-	"strings"
+	"fmt"
 	"testing"
 )
 
@@ -18,30 +18,25 @@ func waitingTask(name string) task {
 	}}
 }
 
-func TestTasksEndWithTheContext(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	signal := errors.New("terminated")
-	if err := runTasks(ctx, []task{waitingTask("a"), waitingTask("b")}, func() { cancel(signal) }); err != nil {
-		t.Errorf("a clean stop is the error %v", err)
-	}
-}
-
-func TestFailedTaskEndsOthers(t *testing.T) {
-	fails := task{"the broken one", func(context.Context, func()) error { return errors.New("no more") }}
-	err := runTasks(t.Context(), []task{waitingTask("a"), fails}, func() {})
-	if err == nil || err.Error() != "the broken one: no more" {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestTaskEndsEarly(t *testing.T) {
-	ends := task{"the short one", func(_ context.Context, ready func()) error {
-		ready()
-		return nil
-	}}
-	err := runTasks(t.Context(), []task{waitingTask("a"), ends}, func() {})
-	if err == nil || !strings.Contains(err.Error(), "the short one") {
-		t.Errorf("error %v", err)
+func TestTasksEndTogether(t *testing.T) {
+	for _, c := range []struct {
+		last task
+		want string
+	}{
+		{waitingTask("b"), "<nil>"}, // the context ends
+		{task{"the broken one", func(context.Context, func()) error { return errors.New("no more") }}, "the broken one: no more"},
+		{task{"the short one", func(_ context.Context, ready func()) error { ready(); return nil }}, "the short one: ended unexpectedly"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		allReady := func() {
+			if c.want == "<nil>" {
+				cancel()
+			}
+		}
+		if err := runTasks(ctx, []task{waitingTask("a"), c.last}, allReady); fmt.Sprint(err) != c.want {
+			t.Errorf("error %v, want %s", err, c.want)
+		}
+		cancel()
 	}
 }
 

@@ -223,24 +223,19 @@ func TestSameContentIsNotWrittenAgain(t *testing.T) {
 	}
 }
 
-func TestOldFileIsOverwritten(t *testing.T) {
-	b := newBench(t, null)
-	b.write(file, `{"kind":"metalplug.example.org/thing","devices":[{"name":"other"}]}`)
-	b.update(true)
-	if got := b.load().ListDevices(); !slices.Equal(got, []string{"metalplug.example.org/thing=node-null"}) {
-		t.Errorf("devices are %v", got)
-	}
-}
-
 func TestOnlyOurFilesAreRemoved(t *testing.T) {
 	b := newBench(t, null)
 	b.write("metalplug.example.org_old.json", `{"kind":"metalplug.example.org/old"}`)
+	b.write(file, `{"kind":"metalplug.example.org/thing","devices":[{"name":"other"}]}`)
 	b.write("metalplug-notes.json", `{"kind":"example.org/notes"}`)
 	b.write("nvidia.yaml", "kind: nvidia.com/gpu")
 	b.specs.Set([]config.Resource{thing})
 	b.update(true)
 	if want := "metalplug-notes.json " + file + " nvidia.yaml"; b.files() != want {
 		t.Errorf("there are %s", b.files())
+	}
+	if text, err := os.ReadFile(filepath.Join(b.dir, file)); err != nil || !strings.Contains(string(text), "node-null") {
+		t.Errorf("the old spec is still there: %s, %v", text, err)
 	}
 	b.specs.Set(nil)
 	if want := "metalplug-notes.json nvidia.yaml"; b.files() != want {

@@ -14,10 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // serveText starts a server that answers each connection with this text and disconnects.
@@ -89,35 +87,10 @@ func TestInterruptedClient(t *testing.T) {
 
 // TestStopDisconnectsClients checks that a client that follows the events does not delay the stop of metalplugd.
 func TestStopDisconnectsClients(t *testing.T) {
-	dir, err := os.MkdirTemp("", "mp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := start(t, machine())
-	socket := filepath.Join(dir, "second.sock")
-	l, err := control.Listen(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- b.server.Serve(ctx, l) }()
-	body, err := api.Client{Socket: socket}.Stream(t.Context(), "/v1/events")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer body.Close()
-	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it does not stop")
-	}
-	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+	b.follow()
+	b.stop()
+	if _, err := os.Lstat(b.Socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
 }

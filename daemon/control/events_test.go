@@ -19,7 +19,7 @@ import (
 
 // stream follows the events of metalplugd.
 type stream struct {
-	t      *testing.T
+	t      testing.TB
 	events chan api.Event
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package control_test
 
 import (
 	"bufio"
@@ -9,31 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/sysfs"
-	"github.com/metalplug/metalplug/integration/udevtest"
+	"github.com/metalplug/metalplug/daemon/control"
 )
-
-const fuzzRecording = `P: /devices/virtual/widget/widget0
-N: widget0
-E: DEVNAME=/dev/widget0
-E: SUBSYSTEM=widget
-E: ID_SERIAL=A
-E: ID_SERIAL_SHORT=A
-E: MAJOR=240
-E: MINOR=0
-`
 
 // FuzzRequest sends requests as uid 0. Each answer must be readable. Only a POST that names a device may change it.
 func FuzzRequest(f *testing.F) {
@@ -54,14 +37,17 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(request))
 	}
 	touched := false
-	routes := fuzzServer(f, func() { touched = true }).routes()
+	routes := start(f, machine(), claims, func(o *control.Options) {
+		o.Foreign = func(map[string][]string) map[string]string { return nil }
+		o.Adopt = func(context.Context, string, api.Change) (string, error) { touched = true; return "", nil }
+		o.Reset = func(context.Context, string, api.Change) error { touched = true; return nil }
+	}).server.Routes()
 	f.Fuzz(func(t *testing.T, text []byte) {
 		request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
 		if err != nil {
 			return // net/http answers this itself
 		}
 		request.RemoteAddr = "0" // root
-		request.Body = http.MaxBytesReader(nil, request.Body, maxBodyLen)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		if strings.Contains(request.URL.Path, "events") {
@@ -92,39 +78,4 @@ func checkJSON(t *testing.T, request []byte, body io.Reader) {
 			t.Fatalf("the answer to %q: %v", request, err)
 		}
 	}
-}
-
-func fuzzServer(f *testing.F, touched func()) *Server {
-	machine := udevtest.New(f, fuzzRecording)
-	host := &device.Host{Tree: sysfs.At(machine.Root())}
-	var applied atomic.Pointer[config.Config]
-	applied.Store(&config.Config{Resources: []config.Resource{{
-		Name: "example.org/widget", Class: device.NodeName, Match: map[string]string{"SUBSYSTEM": "widget"},
-	}}})
-	inv := inventory.New(inventory.Options{Source: machine, Host: host, Rules: applied.Load().Rules()})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- inv.Run(ctx) }()
-	f.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			f.Error(err)
-		}
-	})
-	<-inv.Ready()
-	return New(Options{
-		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
-		Registrations: func() map[string]api.Registration { return nil }, Unwritten: func() []string { return nil },
-		Foreign:   func(map[string][]string) map[string]string { return nil },
-		Prepare:   func(context.Context, api.ClaimRef, api.Claim) (p api.Prepared, err error) { return p, nil },
-		Unprepare: func(context.Context, string) error { return nil },
-		Adopt:     func(context.Context, string, api.Change) (string, error) { touched(); return "", nil },
-		Reset: func(_ context.Context, id string, o api.Change) error {
-			touched()
-			if id == "" {
-				return os.ErrInvalid
-			}
-			return nil
-		},
-	})
 }

@@ -26,7 +26,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/verdict"
-	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 // counting is a kubelet that reports its device list.
@@ -130,9 +129,6 @@ type heldBench struct {
 	*bench
 	counting   *counting
 	hints      <-chan struct{} // receives hints about other plugins too
-	parked     *plugin.Parked
-	storing    sync.Mutex
-	stored     map[string]bool // names in the service manager, protected by storing
 	registered chan error
 	changed    chan struct{}
 	saved      []any // allocations of containers in the checkpoint
@@ -147,27 +143,11 @@ func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) *heldBench {
 	t.Helper()
 	h := &heldBench{
-		counting: &counting{ids: ids}, stored: make(map[string]bool),
-		registered: make(chan error, 100), changed: make(chan struct{}, 1000),
+		counting: &counting{ids: ids}, registered: make(chan error, 100), changed: make(chan struct{}, 1000),
 	}
-	h.parked = &plugin.Parked{
-		Store: func(name string, _ *os.File) error {
-			h.storing.Lock()
-			defer h.storing.Unlock()
-			h.stored[name] = true
-			return nil
-		},
-		Remove: func(name string) error {
-			h.storing.Lock()
-			defer h.storing.Unlock()
-			delete(h.stored, name)
-			return nil
-		},
-	}
-	h.parked.Take(nil)
 	h.bench = newBench(t, func(e *plugin.Endpoint) {
 		change(e)
-		e.Counted, e.Parked = h.counting.count, h.parked
+		e.Counted = h.counting.count
 		e.Metrics.Registered = func(_ string, err error) { h.registered <- err }
 		e.Changed = func() { h.changed <- struct{}{} }
 		h.hints, _ = e.Watch.Subscribe()
@@ -190,13 +170,6 @@ func (h *heldBench) waitPlugins(what string, is func(live []int, ended int) bool
 			h.t.Fatalf("never: %s: %v alive, %d ended", what, live, ended)
 		}
 	}
-}
-
-// storedNow returns the number of connections in the service manager.
-func (h *heldBench) storedNow() int {
-	h.storing.Lock()
-	defer h.storing.Unlock()
-	return len(h.stored)
 }
 
 // await waits until is returns true for the endpoint's status.
@@ -339,44 +312,15 @@ func TestNoAnswerAndNoOtherPlugin(t *testing.T) {
 	h.waitConnected(h.startKubelet(), h.registered)
 }
 
-// newOvertakenBench returns a bench whose resource another plugin has registered after us.
-func newOvertakenBench(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
-	t.Helper()
-	h = newHeldBench(t, true)
-	k = h.startKubelet()
+// If another plugin registers after us, our stream stays open. Since 1.37, the kubelet counts the devices of an ended plugin as
+// long as our stream is open.
+func TestOvertakenWhileListStays(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
 	h.waitConnected(k, h.registered)
-	end = h.servePlugin("vendor.sock")
+	end := h.servePlugin("vendor.sock")
 	h.setCounted("x")
 	h.waitHeld(true)
-	return h, k, end
-}
-
-// If another plugin registers after us, our stream stays open and sends nothing. The end of our stream would disconnect the
-// other plugin.
-func TestOvertaken(t *testing.T) {
-	h, k, end := newOvertakenBench(t)
-	if !k.Resource(resource).Connected || h.storedNow() != 1 {
-		t.Errorf("stream open: %v, stored %d", k.Resource(resource).Connected, h.storedNow())
-	}
-	lists := k.Resource(resource).Lists
-	h.machine.Unplug("/sys/devices/virtual/widget/widget0")
-	h.machine.Plug(widget)
-	h.look()
-	if now := k.Resource(resource).Lists; now != lists {
-		t.Errorf("%d lists more were sent", now-lists)
-	}
-	h.counting.set(nil)
-	end()
-	h.waitHeld(false)
-	h.waitConnected(k, h.registered)
-	if n := h.storedNow(); n > 0 {
-		t.Errorf("%d stored still", n)
-	}
-}
-
-// Since 1.37, a kubelet counts the devices of an ended plugin as long as our stream is open.
-func TestOvertakenWhileListStays(t *testing.T) {
-	h, k, end := newOvertakenBench(t)
 	end()
 	h.waitHeld(false)
 	h.counting.set(nil) // the kubelet has processed the end of our stream

@@ -91,27 +91,6 @@ func TestSameIDsFromOtherPlugin(t *testing.T) {
 	}
 }
 
-// A plugin with the same device IDs has given a device to a container. The conflict ends when the kubelet requests devices
-// from us again.
-func TestConflictEndsOnRequest(t *testing.T) {
-	h := newHeldBench(t, true)
-	k := h.startKubelet()
-	h.waitConnected(k, h.registered)
-	h.counting.set(nil, "node-A-widget")
-	h.servePlugin("vendor.sock")
-	h.recordContainer("of the other", "VENDOR")
-	h.waitHeld(true)
-	if _, err := k.Allocate(t.Context(), resource, 1); err != nil {
-		t.Fatal(err)
-	}
-	h.waitHeld(false)
-	h.look()
-	h.look()
-	if s := h.endpoint.Status(); s.Held != "" || !s.Connected || len(h.registered) > 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // The endpoint does not register again because of a list in transit, or because of a device that has just vanished.
 func TestListUnderWay(t *testing.T) {
 	h := newHeldBench(t, true)
