@@ -185,17 +185,6 @@ func describeOffer(o *inventory.Offer) string {
 	return strings.Join(all, ", ")
 }
 
-func TestTwoDevicesWithOneIdentity(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	m.Plug(widget("widget1", "A"))
-	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-A-widget-virtual-widget-widget1 Healthy")
-	s, _ := r.Snapshot()
-	if at := s.Offer("example.org/widget").Find("node-A-widget").Device.SysPath; at != "/sys/devices/virtual/widget/widget0" {
-		t.Errorf("the first one is at %s now", at)
-	}
-}
-
 // Two devices may be two paths to one disk, for example to a drive with two ports that the kernel does not combine. If both
 // devices were offered, two pods could share the disk.
 func TestTwoDisksWithOneIdentity(t *testing.T) {
@@ -214,14 +203,6 @@ func TestTwoDisksWithOneIdentity(t *testing.T) {
 	m.Unplug("/sys/devices/pci0000:00/0000:00:02.0")
 	r.Inspect(id)
 	r.waitOffer(nvmeResource, id+" Healthy")
-}
-
-func TestLostEvents(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	m.Silently(widget("widget1", "B"))
-	m.Send(udev.Event{Action: udev.Overflow})
-	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
 }
 
 func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
@@ -439,15 +420,6 @@ func TestHeldIDsStayUntilFree(t *testing.T) {
 	}
 }
 
-func TestCheckpointIDResendsList(t *testing.T) {
-	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
-	before, _ := r.Snapshot()
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Noted}})
-	r.waitSnapshot("a new list", func(s *inventory.Snapshot) bool {
-		return s.Offer("example.org/widget").Listed > before.Offer("example.org/widget").Listed
-	})
-}
-
 func TestEventAboveADeviceIsNoticed(t *testing.T) {
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
 	r := start(t, m, "")
@@ -522,21 +494,6 @@ func TestNoLinkIsWrittenThrough(t *testing.T) {
 	}
 }
 
-func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Held}})
-	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
-	<-r.SetRules(other, nil)
-	r.waitOffer("example.org/other", "")
-	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (the device now belongs to resource example.org/other, "+
-		"and moves there once no pod holds the device)")
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
-	r.waitOffer("example.org/other", "node-A-widget Healthy")
-	r.waitOffer("example.org/widget", "")
-}
-
 func TestBurstIsOneSnapshotOrFew(t *testing.T) {
 	m := udevtest.New(t, "")
 	r := start(t, m, "")
@@ -553,16 +510,6 @@ func TestBurstIsOneSnapshotOrFew(t *testing.T) {
 	if sent := s.Version - before.Version; sent > n/10 {
 		t.Errorf("%d snapshots for a burst of %d events", sent, n)
 	}
-}
-
-func TestHangingDeviceBlocksNoOther(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	hang(t, m, "widget9", "H")
-	m.Plug(widget("widget1", "B"))
-	r.waitSnapshot("B is there though the other hangs", func(s *inventory.Snapshot) bool {
-		return s.Offer("example.org/widget").Find("node-B-widget") != nil
-	})
 }
 
 // hang plugs in a widget with an attribute that blocks its readers until the test ends.
