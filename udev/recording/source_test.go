@@ -28,7 +28,8 @@ type opened struct {
 	passing string // part of the warning of a source that reads a half-written file, or empty
 }
 
-func openSource(t *testing.T, text string) *opened {
+// openSource opens a source, replaces the text of its file with the texts in saved, and then listens.
+func openSource(t *testing.T, text string, saved ...string) *opened {
 	t.Helper()
 	o := &opened{
 		file:   filepath.Join(t.TempDir(), "machine"),
@@ -40,6 +41,9 @@ func openSource(t *testing.T, text string) *opened {
 		t.Fatal(err)
 	}
 	o.Warn, o.passing = func(err error) { o.warned <- err }, ""
+	for _, text := range saved {
+		o.save(t, text)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- o.Listen(ctx, o.events) }()
@@ -155,21 +159,8 @@ func TestSourceSurvivesABrokenFile(t *testing.T) {
 
 // TestSourceSeesASaveBeforeListen checks that the source notices changes from the moment it is opened.
 func TestSourceSeesASaveBeforeListen(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "machine")
-	o := &opened{file: file, events: make(chan udev.Event, 4)}
-	o.save(t, "")
-	var err error
-	if o.Source, err = recording.Open(file); err != nil {
-		t.Fatal(err)
-	}
-	defer o.Close()
-	o.save(t, disk)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- o.Listen(ctx, o.events) }()
+	o := openSource(t, "", disk)
 	o.expect(t, "add 0000:00:02.0", "add nvme0", "mounts", "overflow")
-	cancel()
-	<-done
 }
 
 func TestOpenErrors(t *testing.T) {
