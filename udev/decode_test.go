@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// encode writes a message as udevd does, with a head of 40 bytes.
-func encode(properties ...string) []byte {
+// Encode writes a message as udevd does, with a head of 40 bytes.
+func Encode(properties ...string) []byte {
 	body := strings.Join(properties, "\x00") + "\x00"
 	message := make([]byte, 40, 40+len(body))
 	copy(message, prefix)
@@ -26,7 +26,7 @@ func patched(message []byte, offset int, value uint32) []byte {
 }
 
 func TestDecode(t *testing.T) {
-	event, err := decode(encode(
+	event, err := decode(Encode(
 		"ACTION=add", "DEVPATH=/devices/x/nvme0n1", "SUBSYSTEM=block", "SEQNUM=4711", "DEVTYPE=disk",
 		"DEVNAME=nvme0n1", "ID_MODEL=A=B", "EMPTY=",
 	))
@@ -48,7 +48,7 @@ func TestDecode(t *testing.T) {
 }
 
 func TestDecodeErrors(t *testing.T) {
-	good := func() []byte { return encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x") }
+	good := func() []byte { return Encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x") }
 	for name, message := range map[string][]byte{
 		"empty":               {},
 		"short":               good()[:23],
@@ -61,14 +61,14 @@ func TestDecodeErrors(t *testing.T) {
 		"length beyond":       patched(good(), offLength, 1<<32-1),
 		"length one too many": patched(good(), offLength, 45),
 		"cut off":             good()[:60],
-		"not a property":      encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "rubbish"),
-		"empty property":      encode("ACTION=add", "", "DEVPATH=/devices/x", "SUBSYSTEM=x"),
-		"no action":           encode("DEVPATH=/devices/x", "SUBSYSTEM=x"),
-		"no subsystem":        encode("ACTION=add", "DEVPATH=/devices/x"),
-		"no path":             encode("ACTION=add", "SUBSYSTEM=x"),
-		"path up":             encode("ACTION=add", "DEVPATH=/../etc", "SUBSYSTEM=x"),
-		"relative path":       encode("ACTION=add", "DEVPATH=devices/x", "SUBSYSTEM=x"),
-		"old path up":         encode("ACTION=move", "DEVPATH=/devices/x", "DEVPATH_OLD=/..", "SUBSYSTEM=x"),
+		"not a property":      Encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "rubbish"),
+		"empty property":      Encode("ACTION=add", "", "DEVPATH=/devices/x", "SUBSYSTEM=x"),
+		"no action":           Encode("DEVPATH=/devices/x", "SUBSYSTEM=x"),
+		"no subsystem":        Encode("ACTION=add", "DEVPATH=/devices/x"),
+		"no path":             Encode("ACTION=add", "SUBSYSTEM=x"),
+		"path up":             Encode("ACTION=add", "DEVPATH=/../etc", "SUBSYSTEM=x"),
+		"relative path":       Encode("ACTION=add", "DEVPATH=devices/x", "SUBSYSTEM=x"),
+		"old path up":         Encode("ACTION=move", "DEVPATH=/devices/x", "DEVPATH_OLD=/..", "SUBSYSTEM=x"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if event, err := decode(message); err == nil {
@@ -79,10 +79,10 @@ func TestDecodeErrors(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "SEQNUM=1", "DEVNAME=/dev/x"))
-	f.Add(encode("ACTION=move", "DEVPATH=/devices/x", "DEVPATH_OLD=/devices/y", "SUBSYSTEM=x"))
-	f.Add(patched(encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x"), offLength, 1<<32-1))
-	f.Add(patched(encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x"), offProperty, 1<<31))
+	f.Add(Encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "SEQNUM=1", "DEVNAME=/dev/x"))
+	f.Add(Encode("ACTION=move", "DEVPATH=/devices/x", "DEVPATH_OLD=/devices/y", "SUBSYSTEM=x"))
+	f.Add(patched(Encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x"), offLength, 1<<32-1))
+	f.Add(patched(Encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x"), offProperty, 1<<31))
 	f.Add([]byte("add@/devices/x\x00ACTION=add\x00"))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		event, err := decode(message)

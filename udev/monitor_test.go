@@ -4,12 +4,10 @@ package udev_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -133,18 +131,8 @@ func (w *wire) expect(t *testing.T, action, sysPath string) udev.Event {
 // groupUdevBit is udev's multicast group (UDEV_MONITOR_UDEV of systemd).
 const groupUdevBit = 2
 
-// encode writes a message as udevd does, with a head of 40 bytes.
-func encode(properties ...string) []byte {
-	body := strings.Join(properties, "\x00") + "\x00"
-	message := binary.BigEndian.AppendUint32([]byte("libudev\x00"), 0xfeedcafe)
-	for _, n := range []int{40, 40, len(body), 0, 0, 0, 0} { // head, properties, their length, filters
-		message = binary.NativeEndian.AppendUint32(message, uint32(n))
-	}
-	return append(message, body...)
-}
-
 func message(action, name string) []byte {
-	return encode("ACTION="+action, "DEVPATH=/devices/"+name, "SUBSYSTEM=test", "SEQNUM=7")
+	return udev.Encode("ACTION="+action, "DEVPATH=/devices/"+name, "SUBSYSTEM=test", "SEQNUM=7")
 }
 
 func TestMonitor(t *testing.T) {
@@ -156,7 +144,7 @@ func TestMonitor(t *testing.T) {
 	w.send(t, groupUdevBit, []byte("rubbish"))     // malformed
 	w.send(t, groupUdevBit, make([]byte, 100<<10)) // too long
 	w.expect(t, udev.Overflow, "")
-	w.send(t, groupUdevBit, encode(
+	w.send(t, groupUdevBit, udev.Encode(
 		"ACTION=move", "DEVPATH=/devices/new", "DEVPATH_OLD=/devices/old", "SUBSYSTEM=test", "SEQNUM=8",
 	))
 	w.expect(t, "move", "/sys/devices/new")

@@ -71,17 +71,25 @@ func TestEnumerate(t *testing.T) {
 	}
 }
 
+// TestSystemState checks that udevd counts as running if its cgroup has processes, or if systemd does not use cgroup v2.
 func TestSystemState(t *testing.T) {
 	cgroup := t.TempDir()
 	s := openSystem(t, udev.Options{Cgroup: cgroup})
 	if !s.Running() {
 		t.Error("not running without cgroup v2")
 	}
-	if err := os.Mkdir(filepath.Join(cgroup, "system.slice"), 0o755); err != nil {
+	dir := filepath.Join(cgroup, "system.slice/systemd-udevd.service")
+	if err := os.Mkdir(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if s.Running() {
 		t.Error("running without udevd")
+	}
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Running() {
+		t.Error("not running with udevd")
 	}
 }
 

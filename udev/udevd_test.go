@@ -144,20 +144,3 @@ func TestUdevdIsRestarted(t *testing.T) {
 		}
 	}
 }
-
-// TestUdevdRunning checks that udevd counts as running if systemd does not use cgroup v2.
-func TestUdevdRunning(t *testing.T) {
-	c := newCgroups(t)
-	w := &udevdWatch{cgroup: c.root}
-	if w.isRunning() {
-		t.Error("a missing cgroup counts")
-	}
-	c.put("1")
-	if !w.isRunning() {
-		t.Error("a populated cgroup does not count")
-	}
-	c.must(os.RemoveAll(filepath.Join(c.root, "system.slice")))
-	if !w.isRunning() {
-		t.Error("without cgroup v2, udevd does not count as running")
-	}
-}
