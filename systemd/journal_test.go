@@ -75,11 +75,7 @@ func TestJournalFields(t *testing.T) {
 // not wait. journald gets the lines when it reads again.
 func TestJournalIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer journald.Close()
+	journald := listen(t, path)
 	other, err := net.Dial("unixgram", path)
 	if err != nil {
 		t.Fatal(err)

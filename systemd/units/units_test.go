@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +17,6 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -27,10 +25,9 @@ const (
 	unitsPath   = managerPath + "/unit"
 )
 
-// peer simulates the D-Bus interface of systemd over socket pairs, as far as Run needs it.
+// peer simulates the D-Bus interface of systemd over pipes, as far as Run needs it.
 type peer struct {
-	t    *testing.T
-	pair func(t *testing.T) (a, b net.Conn) // nil means socketPair
+	t *testing.T
 
 	mu       sync.Mutex
 	conns    []*dbus.Conn
@@ -40,26 +37,6 @@ type peer struct {
 	stands   chan struct{}  // RestartUnit is answered when this is closed, or at once if this is nil
 	service  map[string]any // properties of the unit
 	dropping bool           // closes a connection instead of sending a result
-}
-
-// socketPair returns two ends of a stream.
-func socketPair(t *testing.T) (a, b net.Conn) {
-	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]net.Conn
-	for i, fd := range pair {
-		f := os.NewFile(uintptr(fd), "peer")
-		ends[i], err = net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { ends[i].Close() })
-	}
-	return ends[0], ends[1]
 }
 
 // pipe returns two ends of a stream inside this process. In the bubble of a test, a goroutine that waits for such a stream
@@ -95,12 +72,8 @@ func welcome(c net.Conn) *bufio.Reader {
 // dial returns a connection to another godbus connection, on which the peer answers. godbus has no server side, so a proxy
 // between the two acts as the server for both.
 func (p *peer) dial() (*dbus.Conn, error) {
-	pair := p.pair
-	if pair == nil {
-		pair = socketPair
-	}
-	client, left := pair(p.t)
-	server, right := pair(p.t)
+	client, left := pipe(p.t)
+	server, right := pipe(p.t)
 	fromLeft, fromRight := make(chan io.Reader, 1), make(chan io.Reader, 1)
 	go func() { fromLeft <- welcome(left) }()
 	go func() { fromRight <- welcome(right) }()
@@ -251,7 +224,7 @@ func TestTimeIsUp(t *testing.T) {
 	for name, answered := range map[string]bool{"for the unit": true, "for systemd": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &peer{t: t, pair: pipe}
+				p := &peer{t: t}
 				if !answered {
 					p.stands = make(chan struct{})
 					defer close(p.stands)
