@@ -10,6 +10,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -119,9 +120,6 @@ func setting(text, key string) string {
 	return ""
 }
 
-// infiniband is the class of the devices that need locked memory.
-const infiniband = "infiniband"
-
 // These are the container runtimes' default configuration files.
 const (
 	containerdFile = "/etc/containerd/config.toml"
@@ -155,8 +153,8 @@ func (d *doctor) checkCDI() (fine string) {
 // limit. checkMemlock reads the limit from the runtime's process, because the unit file may have changed since the process
 // started.
 func (d *doctor) checkMemlock() (fine string) {
-	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
-	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class == infiniband })
+	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == device.InfiniBandName && v.Resource != "" })
+	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class == device.InfiniBandName })
 	if !offered && (d.status != nil || !configured) {
 		return "no offered device needs it"
 	}

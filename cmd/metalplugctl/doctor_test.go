@@ -162,12 +162,10 @@ func TestDoctor(t *testing.T) {
 		},
 		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
 		"cdi-off": func(f *fixture) {
-			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
+			f.toml = nvmeOffered + "inject = \"cdi\"\n"
 			f.files["/etc/containerd/config.toml"] += "  enable_cdi = false\n"
 		},
-		"cdi-unset": func(f *fixture) {
-			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
-		},
+		"cdi-unset": func(f *fixture) { f.toml = nvmeOffered + "inject = \"cdi\"\n" },
 		"memlock": func(f *fixture) {
 			f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 			f.files["/proc/812/comm"] = "containerd\n"
@@ -318,7 +316,7 @@ func TestProcessOfAnother(t *testing.T) {
 
 // needRuntime adds a device that locks memory, and a resource with CDI.
 func (f *fixture) needRuntime() {
-	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
+	f.toml = nvmeOffered + "inject = \"cdi\"\n"
 	f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 }
 
@@ -363,15 +361,15 @@ func TestUnreadableFilesAreSkipped(t *testing.T) {
 	for _, f := range <-found {
 		got = append(got, f.Level+" "+f.Check+": "+f.Text+" -> "+f.Remedy)
 	}
+	const asRoot = " -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent"
 	want := []string{
-		"skip daemon: not checked: /s: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
-		"skip helper sockets: not checked: " + holdersSocket + ": permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
-		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
-		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
-		"skip kubelet's checkpoint: not checked: only root can read the file: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent",
-		"skip SELinux: not checked: the label of " + kubeletDir + " cannot be read: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent; or ls -Zd " + kubeletDir,
-		"skip SELinux: not checked: denials cannot be counted: /var/log/audit/audit.log: permission denied -> run doctor as root, and not in a container; if that fails: ausearch -m avc -ts recent; " +
-			"or ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc",
+		"skip daemon: not checked: /s: permission denied" + asRoot,
+		"skip helper sockets: not checked: " + holdersSocket + ": permission denied" + asRoot,
+		"skip helper sockets: not checked: " + resetSocket + ": permission denied" + asRoot,
+		"skip kubelet: not checked: " + kubeletSocket + ": permission denied" + asRoot,
+		"skip kubelet's checkpoint: not checked: only root can read the file: permission denied" + asRoot,
+		"skip SELinux: not checked: the label of " + kubeletDir + " cannot be read: permission denied" + asRoot + "; or ls -Zd " + kubeletDir,
+		"skip SELinux: not checked: denials cannot be counted: /var/log/audit/audit.log: permission denied" + asRoot + "; or ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant\n%q", got, want)

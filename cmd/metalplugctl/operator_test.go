@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -472,23 +471,6 @@ func TestNoDaemon(t *testing.T) {
 			!strings.Contains(stderr, "systemctl start metalplugd") {
 			t.Errorf("%v: exit %d, %q, %q", args, code, stdout, stderr)
 		}
-	}
-}
-
-func TestSilentDaemon(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
-			c.Close()
-		}
-	}()
-	t.Cleanup(func() { l.Close() })
-	if code, _, stderr := ctl(t, "--socket", socket, "list"); code != exitNoAnswer || !strings.Contains(stderr, "the connection was closed") {
-		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
 
