@@ -104,26 +104,6 @@ func TestOpenWithAnotherSocket(t *testing.T) {
 	}
 }
 
-func TestSystemKernelLog(t *testing.T) {
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reader.Close()
-	defer writer.Close()
-	s := openSystem(t, udev.Options{KernelLog: reader})
-	if err := s.KernelLog(); err != nil {
-		t.Errorf("KernelLog: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Listen(ctx, make(chan udev.Event)) }()
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("Listen: %v", err)
-	}
-}
-
 // A container may have /dev/null instead of the kernel log.
 func TestSystemGoesOnWithoutTheKernelLog(t *testing.T) {
 	null, err := os.Open(os.DevNull)
