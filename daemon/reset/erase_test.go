@@ -169,46 +169,16 @@ func TestErasureIsRefused(t *testing.T) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.data[4<<20-1] = 1
 		}, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
-		{"a file system over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
-			n.fill()
-			r.Fingerprint = printOf0(m)
-			n.ext4()
-		}, Foreign, "nvme0n1 holds unknown data at byte 0, which the last pod did not leave there"},
-		{"a byte over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
-			n.fill()
-			r.Fingerprint = printOf0(m)
-			n.data[4<<20-1]++
-		}, Foreign, "nvme0n1 holds unknown data at byte 0, which the last pod did not leave there"},
 		{"partitions of unknown origin", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			m.partition(disk0+"/nvme0n1p1", "259:1")
 		}, Foreign, "nvme0n1 holds partitions that the kernel has not dropped yet"},
 		{"read-only", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/ro": "1\n"}) }, Refused, "is read-only"},
 		{"claimed", func(m *machine, n *fakeNode, r *Request) { n.busy = true }, Busy, "cannot be opened exclusively"},
-		{"the root disk", func(m *machine, n *fakeNode, r *Request) {
-			m.partition(disk0+"/nvme0n1p2", "259:2")
-			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:2 / / rw - ext4 /dev/root rw\n"})
-		}, Busy, "nvme0n1p2 is mounted on /"},
 		{"mounted for us alone", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/proc/self/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
 		}, Busy, "nvme0n1 is mounted on /x"},
 		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Busy, "cannot determine whether nvme0n1 is mounted"},
-		{"btrfs by a link's name", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{
-				"/proc/1/mountinfo":  "22 1 0:33 / /b rw - btrfs /dev/disk/by-id/it rw\n",
-				"/dev/disk/by-id/it": "-> ../../nvme0n1",
-			})
-		}, Busy, "nvme0n1 is mounted on /b"},
-		{"another disk of a btrfs", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/sys/fs/btrfs/1234/devices/nvme0n1": ""})
-		}, Busy, "nvme0n1 is part of the mounted btrfs 1234"},
-		{"swap", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/proc/swaps": "Filename\n/dev/nvme0n1                            partition 1 0 -2\n"})
-		}, Busy, "nvme0n1 is swapped to"},
-		{"LVM on a partition", func(m *machine, n *fakeNode, r *Request) {
-			m.partition(disk0+"/nvme0n1p1", "259:1")
-			m.files(map[string]string{disk0 + "/nvme0n1p1/holders/dm-0": ""})
-		}, Busy, "nvme0n1p1 is part of dm-0"},
 		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the backing file of loop7"},
 		{"the file of a loop device whose node was removed", func(m *machine, n *fakeNode, r *Request) {
 			m.loop(nil)
@@ -227,41 +197,7 @@ func TestErasureIsRefused(t *testing.T) {
 			m.files(map[string]string{"/sys/devices/virtual/block": "x"})
 		}, Busy, "cannot determine whether nvme0n1 is the backing file of a loop device: read "},
 		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "cannot determine what is below loop7"},
-		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{
-				"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable": "1\n", "/dev/disk/by-id/it": "-> ../../nvme0n1",
-				"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/device_path": "/dev/disk/by-id/it\n",
-			})
-		}, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
-		{"its controller is exported", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{
-				"/sys/kernel/config/nvmet/subsystems/x/passthru/enable":      "1\n",
-				"/sys/kernel/config/nvmet/subsystems/x/passthru/device_path": "/dev/nvme0\n",
-			})
-		}, Busy, "nvme0 is exported by the NVMe subsystem x"},
-		{"a partition is exported as a file", func(m *machine, n *fakeNode, r *Request) {
-			m.partition(disk0+"/nvme0n1p1", "259:1")
-			m.files(map[string]string{
-				"/sys/kernel/config/target/core/fileio_0/d/enable": "1\n",
-				"/sys/kernel/config/target/core/fileio_0/d/info":   "TCM FILEIO ID: 0        File: /dev/nvme0n1p1  Size: 1024  Mode: O_DSYNC Async: 0\n",
-			})
-		}, Busy, "nvme0n1p1 is exported by the SCSI target fileio_0/d"},
-		{"exported by a link elsewhere", func(m *machine, n *fakeNode, r *Request) {
-			m.export(m.root + "/srv/luns/disk1")
-			m.files(map[string]string{"/srv/luns/disk1": "-> " + m.root + "/dev/nvme0n1"})
-		}, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
-		{"exported in a container", func(m *machine, n *fakeNode, r *Request) { m.export("/host//dev/nvme0n1") }, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
-		{"exported by the name of another disk elsewhere", func(m *machine, n *fakeNode, r *Request) {
-			m.export("/luns/sda")
-			m.files(map[string]string{"/sys/class/block/sda": "-> ../../devices/sda", "/sys/devices/sda/dev": "8:0\n"})
-		}, Busy, `the NVMe subsystem x has opened "/luns/sda", which metalplug cannot see`},
 		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `cannot determine whether nvme0n1 is exported: the NVMe subsystem x has opened "/dev/export0", which metalplug cannot see`},
-		{"exports that are not shown", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/sys/module/nvmet/refcnt": "3\n", "/sys/kernel/config/.": ""})
-		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet does not exist; run "mount -t configfs none /sys/kernel/config", then restart metalplugd`},
-		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
-		}, Busy, "cannot determine whether nvme0n1 is exported: read "},
 		{"another request", func(m *machine, n *fakeNode, r *Request) { m.lockElsewhere(disk0) }, Busy, "another request for "},
 		{"nothing identifies it", func(m *machine, n *fakeNode, r *Request) { r.Identity = nil }, Refused, "nothing in the request identifies the device"},
 		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "flush the cache of nvme0n1: input/output error"},

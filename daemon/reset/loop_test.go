@@ -14,14 +14,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/daemon/sysfs"
-	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/integration/loopback"
 )
 
 // loop is a loop device over a file that is full of data.
@@ -30,21 +32,19 @@ type loop struct {
 	seq                 string
 }
 
-const loopSize = 48 << 20
+const (
+	loopSize = 48 << 20
+	minuteMS = int64(time.Minute / time.Millisecond)
+)
 
 func newLoop(t *testing.T) loop {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need.Lacks(t, "root", "only root can make a loop device")
-	}
 	l := loop{file: filepath.Join(t.TempDir(), "disk")}
 	if err := os.WriteFile(l.file, bytes.Repeat([]byte("data"), loopSize/4), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for l.attach(t) == unix.EBUSY { // another process has taken the same loop device
-	}
-	name := filepath.Base(l.node)
-	l.sysPath = "/sys/devices/virtual/block/" + name
+	l.node = loopback.New(t, l.file)
+	l.sysPath = "/sys/devices/virtual/block/" + filepath.Base(l.node)
 	l.seq = strings.TrimSpace(string(must(os.ReadFile(l.sysPath + "/diskseq"))(t)))
 	return l
 }
@@ -57,39 +57,6 @@ func must[T any](v T, err error) func(*testing.T) T {
 		}
 		return v
 	}
-}
-
-func (l *loop) attach(t *testing.T) error {
-	t.Helper()
-	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		need.Lacks(t, "root", "there are no loop devices here: %v", err)
-	}
-	defer unix.Close(control)
-	number, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.node = fmt.Sprintf("/dev/loop%d", number)
-	backing := must(unix.Open(l.file, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
-	defer unix.Close(backing)
-	fd := must(unix.Open(l.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
-	c := unix.LoopConfig{Fd: uint32(backing), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_PARTSCAN}}
-	err = unix.IoctlLoopConfigure(fd, &c)
-	if err != nil {
-		unix.Close(fd)
-		if err == unix.EBUSY {
-			return err
-		}
-		need.Lacks(t, "root", "loop devices do not work here: %v", err)
-	}
-	unix.Close(fd) // an open disk would count as in use
-	t.Cleanup(func() {
-		fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
-		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
-		unix.Close(fd)
-	})
-	return nil
 }
 
 func (l loop) request(do reset.Do, scrub string) reset.Request {
@@ -120,6 +87,21 @@ func (l loop) unchanged(t *testing.T) {
 	if b := l.content(t); !bytes.Equal(b, bytes.Repeat([]byte("data"), loopSize/4)) {
 		t.Error("the disk has changed")
 	}
+}
+
+// asChild returns a client that starts a program for each request.
+func asChild(t *testing.T, program string) reset.Client {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(filepath.Dir(own), program)
+	if err := os.Symlink(own, link); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(link) })
+	return reset.Client{Peer: exchange.Peer{Program: program, Socket: exchange.Direct}}
 }
 
 func (l loop) do(t *testing.T, r reset.Request) reset.Answer {

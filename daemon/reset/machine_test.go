@@ -46,7 +46,6 @@ type machine struct {
 	onIO    func(c adminCommand, data []byte) (uint16, error)
 	onIoctl func(n *fakeNode, request uintptr, argument []byte) (int, error)
 	onWrite func(path, value string) error
-	onLock  func(n *fakeNode)
 
 	syncError error // error of a drive that cannot write back its cache
 }
@@ -58,8 +57,7 @@ type fakeNode struct {
 	node      node
 	exclusive int // descriptors that are open exclusively
 	busy      bool
-	claimed   func() bool // reports whether an open fails now because the node is busy
-	locked    bool
+	claimed   func() bool     // reports whether an open fails now because the node is busy
 	bad       map[int64]error // unreadable blocks and their errors; keys are offsets
 	partly    bool            // a read that includes a bad block returns the data before this block
 	stays     bool            // bad blocks stay unreadable after an erasure
@@ -87,7 +85,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
 		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.at(fd).node, nil },
-		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
+		flock: func(int, int) error { return nil }, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
 		ioctl: m.ioctlNode, pass: m.passNode,
 	}}
 	m.run, m.locks, m.selects = root+"/run", root+"/locks", m.checkSelected
@@ -281,16 +279,6 @@ func (m *machine) closeNode(fd int) error {
 	return nil
 }
 
-func (m *machine) lockNode(fd, how int) error {
-	if m.onLock != nil {
-		m.onLock(m.at(fd))
-	}
-	if m.at(fd).locked {
-		return unix.EWOULDBLOCK
-	}
-	return nil
-}
-
 func (m *machine) syncNode(fd int) error {
 	m.at(fd).volatile = false
 	return m.syncError
@@ -396,8 +384,8 @@ func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 	return m.onIO(*c, data)
 }
 
-// ask sends a request as the daemon does, through the parsers of both sides. It checks that no descriptor stays open.
-func (m *machine) ask(r Request) Answer {
+// full sends a request as the daemon does, through the parsers of both sides. It checks that no descriptor stays open.
+func (m *machine) full(r Request) Answer {
 	m.Helper()
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = minute
@@ -410,6 +398,13 @@ func (m *machine) ask(r Request) Answer {
 	if len(m.open) > 0 {
 		m.Errorf("still open: %v", maps.Values(m.open))
 	}
+	return a
+}
+
+// ask is like full, but omits the fields that most tests do not compare.
+func (m *machine) ask(r Request) Answer {
+	m.Helper()
+	a := m.full(r)
 	a.Size, a.Appearance, a.Erased = 0, "", false
 	return a
 }
@@ -440,24 +435,8 @@ func (m *machine) permit(r *Request) {
 // selectsAll disables the check of the configuration, for tests of a method. TestSelected tests that check.
 func (m *machine) selectsAll() { m.selects = func(Request) error { return nil } }
 
-// permittedRequest returns a request that the configuration permits.
-func (m *machine) permittedRequest(r Request) Request {
-	m.permit(&r)
-	return r
-}
-
 // byWWID identifies the disks of the tests.
 func byWWID(wwid string) map[string]string { return map[string]string{"wwid": wwid} }
-
-// do runs a request without the protocol, so that a test can inspect the error.
-func (m *machine) do(r Request) (a Answer, err error) {
-	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
-	defer cancel()
-	m.permit(&r)
-	one := &task{host: m.host, Request: r}
-	err = one.do(ctx)
-	return one.answer, err
-}
 
 // ext4 writes the signature of a file system to a disk.
 func (n *fakeNode) ext4() *fakeNode {

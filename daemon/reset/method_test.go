@@ -4,7 +4,6 @@ package reset
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path"
 	"reflect"
@@ -160,49 +159,6 @@ func twoPaths(t *testing.T) (*machine, *fakeNode) {
 		m.files(map[string]string{hidden + "/hidden": "1\n", hidden + "/subsystem": in(hidden, "/sys/class/block"), hidden + "/nsid": "1\n"})
 	}
 	return m, n
-}
-
-// TestPluggedInAgain plugs in a drive again while its old node is open. The kernel then numbers the disk by the subsystem,
-// but the generic node by the controller. The helper must reset and erase the drive like any other. It must still refuse a
-// drive that has a generic node without a disk.
-func TestPluggedInAgain(t *testing.T) {
-	const again, generic = controller0 + "/nvme3n2", controller0 + "/ng0n2"
-	for _, method := range []string{"nvme-controller", "pci", "zero", "format", "sanitize"} {
-		for _, whole := range []bool{true, false} {
-			t.Run(fmt.Sprint(method, whole), func(t *testing.T) {
-				d, _, _ := newDrive(t)
-				for _, p := range []string{disk0, secondPath} {
-					d.remove(p)
-					d.remove("/sys/block/" + path.Base(p))
-				}
-				n := d.disk(again, "259:7", "eui.01")
-				d.files(map[string]string{generic + "/subsystem": in(generic, "/sys/class/nvme-generic"), controller0 + "/cntlid": "1\n"})
-				if !whole {
-					more := controller0 + "/ng0n3"
-					d.files(map[string]string{more + "/subsystem": in(more, "/sys/class/nvme-generic")})
-				}
-				d.nsids, d.sanicap, d.fna = []uint32{1}, sanitizeBlock, 1
-				d.format = func() (uint16, error) { n.set(0); return 0, nil }
-				d.sanitize = func() (uint16, error) {
-					n.set(0)
-					d.state(1, 65535, actBlockErase, 1)
-					return 0, nil
-				}
-				n.fill()
-				r := eraseOf0(method)
-				r.SysPath = again
-				if strings.HasPrefix(method, "nvme-") || method == "pci" {
-					r.Method, r.Scrub = method, ""
-				}
-				got := d.ask(r)
-				if hit := whole || method == "zero"; hit && got.Result != OK {
-					t.Errorf("answer is %+v", got)
-				} else if !hit && (got.Result != Refused || got.Detail != "cannot determine whether ng0n3, which has no disk, is used") {
-					t.Errorf("answer is %+v", got)
-				}
-			})
-		}
-	}
 }
 
 func TestControllersOfAMultipathDisk(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
@@ -33,22 +32,6 @@ func (n *fakeNode) noiseAt(at, length int64) *fakeNode {
 	source := rand.NewChaCha8([32]byte{byte(at)})
 	source.Read(n.data[at : at+length])
 	return n
-}
-
-// full returns the answer to a request, with all fields.
-func (m *machine) full(r Request) Answer {
-	m.Helper()
-	if r.TimeoutMS == 0 {
-		r.TimeoutMS = minute
-	}
-	a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, m.permittedRequest(r).Encode()))
-	if err != nil {
-		m.Error(err)
-	}
-	if len(m.open) > 0 {
-		m.Errorf("still open: %d", len(m.open))
-	}
-	return a
 }
 
 // TestBlankDiskIsProven prepares a disk without an erasure. The disk must be blank in every block that is read.

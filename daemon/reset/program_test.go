@@ -2,7 +2,7 @@
 
 package reset
 
-// In a child process, the test program acts as metalplug-reset, as a program that fails, or as one that takes a lock.
+// In a child process, the test program acts as metalplug-reset, as one that is killed, or as one that takes a lock.
 
 import (
 	"context"
@@ -31,10 +31,6 @@ func TestMain(m *testing.M) {
 		},
 		"locking": holdLock,
 		"killed":  serveAndDie,
-		"nonsense": func() error {
-			return exchange.Serve(func(context.Context, int, []byte) []byte { return []byte("yes\n") })
-		},
-		"silent": func() error { return nil },
 	}
 	serve, ok := programs[filepath.Base(os.Args[0])]
 	if !ok {

@@ -118,24 +118,6 @@ func TestTwinBySerial(t *testing.T) {
 	}
 }
 
-// TestExcludedIsRefused checks that the helper does not work on a disk that containers must not get.
-func TestExcludedIsRefused(t *testing.T) {
-	const function1 = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
-	m, n := oneNVMe(t)
-	n.fill()
-	was := string(n.data)
-	m.files(map[string]string{disk0 + "/ro": "1\n"})
-	m.controller(function1, "nvme1", "S1")
-	m.disk(function1+"/nvme/nvme1/nvme1n1", "259:1", "eui.01") // another path to the disk is no permission
-	if got := m.full(eraseOf0("discard")); got.Result != Refused || !strings.Contains(got.Detail, "is read-only") {
-		t.Errorf("answer is %+v", got)
-	}
-	m.checkUntouched()
-	if string(n.data) != was {
-		t.Error("the disk has changed")
-	}
-}
-
 // TestProvenWithoutConfiguration checks that a request that only reads needs no resource.
 func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)

@@ -206,28 +206,6 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 	}
 }
 
-// TestSurveyOfAThinNamespace checks that a survey reads a disk although the drive reports that no block is in use. A drive may
-// report this of a namespace that contains data.
-func TestSurveyOfAThinNamespace(t *testing.T) {
-	m, n := oneNVMe(t)
-	n.enlarge()
-	n.data[1<<20] = 1
-	m.onAdmin = func(command adminCommand, data []byte) (uint16, error) {
-		if command.opcode == opIdentify && command.cdw10 == cnsNamespace {
-			data[24], data[16] = 1, 0 // NSFEAT bit 0: thin provisioning; NUSE: no block in use
-		}
-		return 0, nil
-	}
-	if got := m.full(surveyOf0(0)); got.Result != OK || got.Read != 1<<20 || got.Content != unknownData(1<<20) {
-		t.Errorf("answer is %+v", got)
-	}
-	(&sharer{nmic: 1, attached: []uint16{1, 77}}).on(m) // another host may write to the disk at any time
-	m.files(map[string]string{controller0 + "/cntlid": "1\n"})
-	if got := m.full(surveyOf0(0)); got.Result != Busy {
-		t.Errorf("a shared namespace is %+v", got)
-	}
-}
-
 func TestSurveyIsRefused(t *testing.T) {
 	m, n := oneNVMe(t)
 	if got := m.full(surveyOf0(int64(len(n.data)) + 1)); got.Result != Refused || !strings.Contains(got.Detail, "cannot continue at byte 4194305") {
