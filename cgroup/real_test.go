@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/integration/loopback"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -98,17 +99,6 @@ func TestHoldersOfRealProcesses(t *testing.T) {
 	}
 }
 
-// TestHoldersAmongAll reports processes that even root cannot read. They must not change the rest of the answer.
-func TestHoldersAmongAll(t *testing.T) {
-	onHost(t)
-	pid, _ := child(t, "open", "/dev/full")
-	got, err := cgroup.Holders("/proc", []cgroup.Number{full}, 0)
-	want := []cgroup.Holder{{PID: pid, Comm: commOf(t), Number: full}}
-	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, cgroup.ErrIncomplete) != (got.Err() != nil) {
-		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
-	}
-}
-
 // commOf returns the kernel's name of the test binary.
 func commOf(t *testing.T) string {
 	t.Helper()
@@ -164,7 +154,16 @@ func TestHoldersCapabilities(t *testing.T) {
 // is not visible here.
 func TestHoldersOfABlockDevice(t *testing.T) {
 	needsRoot(t)
-	node, number := loopDevice(t)
+	file := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node := loopback.New(t, file)
+	var st unix.Stat_t
+	if err := unix.Stat(node, &st); err != nil {
+		t.Fatal(err)
+	}
+	number := cgroup.Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 	other := cgroup.Number{Block: true, Major: number.Major, Minor: number.Minor + 1}
 	opener, _ := child(t, "open", node)
 	mapper, _ := child(t, "map", node)
@@ -175,59 +174,6 @@ func TestHoldersOfABlockDevice(t *testing.T) {
 	if err != nil || !slices.Equal(leaders(got.Holders, opener, mapper), want) {
 		t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
 	}
-}
-
-// loopDevice makes a loop device of a 1 MiB file.
-func loopDevice(t *testing.T) (node string, number cgroup.Number) {
-	t.Helper()
-	control, err := os.Open("/dev/loop-control")
-	if err != nil {
-		need.Lacks(t, "root", "no loop devices: %v", err)
-	}
-	defer control.Close()
-	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
-	if err == nil {
-		err = file.Truncate(1 << 20)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	loop, err := attach(t, control, file)
-	for errors.Is(err, unix.EBUSY) { // another process has taken the same loop device
-		loop, err = attach(t, control, file)
-	}
-	if err != nil {
-		t.Fatalf("set up a loop device: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
-			t.Errorf("take down %s: %v", loop.Name(), err)
-		}
-		loop.Close()
-		file.Close()
-	})
-	var st unix.Stat_t
-	if err := unix.Stat(loop.Name(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return loop.Name(), cgroup.Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
-}
-
-// attach attaches a file to a free loop device.
-func attach(t *testing.T, control, file *os.File) (loop *os.File, err error) {
-	t.Helper()
-	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		need.Lacks(t, "root", "no loop device is free: %v", err)
-	}
-	if loop, err = os.OpenFile(fmt.Sprintf("/dev/loop%d", n), os.O_RDWR, 0); err != nil {
-		need.Lacks(t, "root", "no loop device: %v", err)
-	}
-	if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_FD, int(file.Fd())); err != nil {
-		loop.Close()
-		return nil, err
-	}
-	return loop, nil
 }
 
 // TestClient sends a request to a separate process and receives the answer.
