@@ -3,8 +3,6 @@
 package sysfs_test
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,20 +21,8 @@ func TestNodes(t *testing.T) {
 		scsi    = pci + "ata1/0:0:0:0/"
 	)
 	root := t.TempDir()
-	link := func(name, target string) {
-		t.Helper()
-		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.Symlink(target, file)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write := func(name, text string) {
-		t.Helper()
-		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	link := func(name, target string) { put(t, root, name, "-> "+target) }
+	write := func(name, text string) { put(t, root, name, text) }
 	for path, class := range map[string]string{
 		nvme + "nvme4": "nvme", nvme + "nvme5": "nvme", nvme + "nvme6": "nvme", nvme + "nvme7": "nvme", nvme + "nvme9": "nvme",
 		virtual + "nvme-subsys3": "nvme-subsystem", virtual + "nvme-subsys8": "nvme-subsystem",
