@@ -86,11 +86,8 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.device.ID, err)
 	}
-	if e.lease.Equal(next) && len(effects) == 0 {
-		return nil
-	}
 	e.lease = next
-	l.saveLater() // this is also the effect [lease.Save]
+	l.saveLater()
 	for _, effect := range effects {
 		switch effect {
 		case lease.EndEvidence:

@@ -3,6 +3,7 @@
 package lease_test
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,17 +19,19 @@ import (
 
 // explorer visits worlds.
 type explorer struct {
-	rule    lease.Rule
-	index   map[world]int32
-	queue   []world
-	from    []int32   // the first predecessor of each world
-	next    [][]int32 // the successors of each world through the daemon, pods and the operator
-	edges   int
-	current world
-	fair    bool // the current step needs neither a crash nor a hardware change
-	asked   map[question]bool
-	calm    bool // true means without crashes, replaced disks, failures and the operator
-	broken  string
+	rule      lease.Rule
+	index     map[world]int32
+	queue     []world
+	from      []int32   // the first predecessor of each world
+	next      [][]int32 // the successors of each world through the daemon, pods and the operator
+	edges     int
+	current   world
+	fair      bool // the current step needs neither a crash nor a hardware change
+	asked     map[question]bool
+	calm      bool  // true means without crashes, replaced disks, failures and the operator
+	maxBehind uint8 // the number of steps with changes of the lease that the state file may lack
+	rash      phase // the worker does not wait for the state file in this phase, although the product does
+	broken    string
 }
 
 func (x *explorer) fail(format string, a ...any) {
@@ -40,7 +43,13 @@ func (x *explorer) fail(format string, a ...any) {
 // to records that w can follow the current world.
 func (x *explorer) to(w world) {
 	x.edges++
-	w = w.tidy()
+	if w.mem != x.current.mem {
+		w.behind++
+	}
+	if w = w.tidy(); w.behind > x.maxBehind { // the file is written before this step
+		x.edges--
+		return
+	}
 	x.check(w)
 	n, known := x.index[w]
 	if !known {
@@ -61,13 +70,6 @@ func (x *explorer) apply(w *world, e lease.Event) {
 	x.applyAs(w, e)
 }
 
-// restart ends the work that was in progress when metalplugd stopped. Nothing is proven before the first inspection.
-func (x *explorer) restart(w *world) {
-	if w.mem.lease().Working() {
-		x.applyAs(w, lease.Event{Name: lease.Refused})
-	}
-}
-
 // applyAs applies an event whose facts are complete.
 func (x *explorer) applyAs(w *world, e lease.Event) {
 	x.asked[ask(w.mem, e)] = true
@@ -77,25 +79,9 @@ func (x *explorer) applyAs(w *world, e lease.Event) {
 		return
 	}
 	w.mem = pack(l)
-	for _, do := range effects {
-		switch do {
-		case lease.Save:
-			w.save()
-		case lease.EndEvidence:
-			w.proof = false
-		}
+	if slices.Contains(effects, lease.EndEvidence) {
+		w.proof = false
 	}
-}
-
-// applyUnsaved does the same, but the state file is written in a later step.
-func (x *explorer) applyUnsaved(w *world, e lease.Event) (saves bool) {
-	before := *w
-	x.apply(w, e)
-	saves = w.isSaved()
-	w.countedFile = before.countedFile
-	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = before.file, before.proofFile, before.seenFile, before.staleFile, before.printFile
-	w.writtenFile = before.writtenFile
-	return saves
 }
 
 // isOfferable reports whether the device may be offered without a tenant, as the inventory reports it to the lease.
@@ -113,9 +99,9 @@ func (x *explorer) check(w world) {
 	switch {
 	case w.pod != noPod && !l.Held():
 		x.fail("the kubelet holds the device and the lease does not: its ID could leave the list")
-	case w.runs && !l.Used:
+	case w.runs && x.rule.StartWaits(x.atRelease()) && !l.Used:
 		x.fail("a container runs on a device that counts as not used")
-	case w.runs && !w.file.lease().Used:
+	case w.runs && x.rule.StartWaits(x.atRelease()) && w.record != lost && !w.file.lease().Used:
 		x.fail("a container runs, and the state file does not say that the device was used")
 	case l.State == lease.Free && x.rule.Disk && !w.stale && !w.written && !l.Residue && w.on != blank:
 		x.fail("a disk with content %d counts as free", w.on)
@@ -151,6 +137,7 @@ func (x *explorer) erase(w *world, byHand bool) {
 		x.fail("a repeated start erases the data of its own pod")
 	}
 	w.on = blank
+	w.writtenFile = w.writtenFile || w.countedFile // the number of writes in the file is now too low
 }
 
 // halfErase simulates an interrupted erasure.
@@ -173,15 +160,43 @@ func (x *explorer) visit(w world) {
 		x.crash(w)
 	}
 	x.fair = true
-	x.kubelet(w)
-	if w.down {
+	if !w.down {
+		x.write(w)
+	}
+	if x.kubelet(w); w.down {
 		return
 	}
-	x.inspect(w)
+	if x.inspect(w); w.unseen {
+		return
+	}
 	if x.continueWork(w); !x.calm {
 		x.operator(w)
 	}
 }
+
+// write completes a write of the state file. metalplugd writes the file in the background, so a crash loses all changes since
+// the last write. Only the worker may wait for a write before its next step.
+func (x *explorer) write(w world) {
+	n := w
+	n.save()
+	switch {
+	case w.phase == begun:
+		n.phase = asked
+	case w.phase == erased:
+		n.phase = done
+	case w.phase == noted && x.startWaits():
+		x.endPreparation(&n)
+	case w.isSaved():
+		return
+	}
+	x.to(n)
+}
+
+// atRelease reports whether the device is reset or erased after its tenant has ended.
+func (x *explorer) atRelease() bool { return !x.rule.AtStart }
+
+// startWaits reports whether the worker waits for the state file before a container starts.
+func (x *explorer) startWaits() bool { return x.rash != noted && x.rule.StartWaits(x.atRelease()) }
 
 // writeByHost makes a process of the host write to a disk that no container has. The kernel counts the write. At any time, a
 // process may write to a disk with a known number of writes. While metalplugd is idle, a process may also write to a disk without
@@ -217,76 +232,79 @@ func (x *explorer) hardware(w world) {
 func (x *explorer) crash(w world) {
 	if !w.down {
 		n := w
-		n.lapsed = w.counted && !w.countedFile && (w.job != resetByHand || w.phase == begun)
+		cleared := w.phase == idle && w.proof && w.file.residue && !w.mem.residue // metalplugd has reported the erasure
+		n.lapsed, n.writtenFile = w.lapsed || (w.counted || w.phase == noted) && !w.countedFile && !cleared, w.writtenFile || w.lapsed
 		n.down, n.phase = true, idle
 		n.mem, n.proof, n.print = compact{}, false, unknown
 		x.to(n)
-		if w.phase == asked && x.workOf(w).Erase && !w.notices() && !w.stale && !w.moved && w.subject == this {
-			byHand, at := x.workOf(w).ByHand, w
+		if work := w.work.unpack(); w.phase == asked && work.Erase && !x.refuses(w, work) && !w.stale && !w.moved && w.subject == this {
+			byHand, at := w.work.unpack().ByHand, w
 			x.erase(&at, byHand)
-			n.on = at.on
+			n.on, n.writtenFile = at.on, at.writtenFile || w.lapsed
 			x.to(n)
 			at = w
 			x.halfErase(&at, byHand)
-			n.on = at.on
+			n.on, n.writtenFile = at.on, at.writtenFile || w.lapsed
 			x.to(n)
 		}
 		return
 	}
 	x.fair = true
-	n := w
-	n.down, n.mem, n.proof, n.seen, n.stale, n.print = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile
-	n.written, n.counted = w.writtenFile, w.countedFile
-	if w.lapsed && w.file.residue && w.printFile == unknown && w.written && w.on == foreign && !w.elsewhere && !w.staleFile {
-		n.on, n.written = half, false // metalplugd does not notice this write
+	if w.record == lost {
+		x.loseState(w)
+		return
 	}
-	x.restart(&n)
-	x.settle(&n)
-	x.readCheckpoint(&n)
+	n := w
+	// metalplugd does not notice this write, unless it compares the content.
+	if n.lapsed = w.lapsed && w.writtenFile && !w.elsewhere && !w.staleFile; n.lapsed && w.file.residue && w.on == foreign && w.printFile == unknown {
+		n.on, n.writtenFile = half, false
+	}
+	x.load(&n)
 	x.to(n)
-	x.fair = false
 	if x.fair = false; x.rule.Disk {
+		w.lapsed = false
 		x.boot(w, w.on)
 		x.boot(w, foreign)
 	}
 	x.fair = true
-	n = w // the state is lost
-	n.down, n.mem, n.proof, n.adopted, n.seen, n.stale = false, w.file, false, false, this, false
-	n.print, n.written, n.counted = unknown, false, false
-	n.mem = pack(lease.Lease{State: lease.Unproven})
-	x.settle(&n)
-	n.save()
-	x.readCheckpoint(&n)
-	x.to(n)
+	x.loseState(w)
+}
+
+// load starts the daemon with the state file.
+func (x *explorer) load(w *world) {
+	w.down, w.unseen, w.mem, w.proof, w.seen, w.stale, w.print = false, true, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile
+	w.written, w.counted = w.writtenFile, w.countedFile && w.record == current
+	if w.pod != noPod && !w.mem.lease().Held() { // the daemon ended before it had saved the Allocate
+		x.apply(w, lease.Event{Name: lease.Allocate})
+	}
+	if w.record == earlier {
+		x.apply(w, lease.Event{Name: lease.Reboot})
+		if l := w.mem.lease(); l.Hold != lease.Interrupted && (w.print == unknown || l.Held()) {
+			x.apply(w, lease.Event{Name: lease.Replaced})
+		}
+	}
+	x.settle(w)
 }
 
 // boot starts the daemon after a reboot. The disk then has the same or other content.
 func (x *explorer) boot(w world, on content) {
-	w.written, w.counted = on != w.on || w.writtenFile, false
-	w.down, w.mem, w.proof, w.seen, w.stale, w.print, w.on = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, on
-	w.runs, w.opens = false, false
-	x.restart(&w)
-	x.apply(&w, lease.Event{Name: lease.Reboot})
-	if l := w.mem.lease(); l.Hold != lease.Interrupted && (w.print == unknown || l.Held()) {
-		x.apply(&w, lease.Event{Name: lease.Replaced})
-	}
-	w.elsewhere = on == foreign
-	x.settle(&w)
-	x.readCheckpoint(&w)
+	w.record, w.runs, w.opens = earlier, false, false
+	w.on, w.writtenFile = on, w.writtenFile || on != w.on
+	w.elsewhere = w.elsewhere || on == foreign
+	x.load(&w)
 	x.to(w)
 }
 
-// readCheckpoint reads the kubelet's checkpoint, like the daemon before it serves.
-func (x *explorer) readCheckpoint(w *world) {
-	l := w.mem.lease()
-	known := slices.Contains(l.Tenants, uids[w.pod])
-	switch {
-	case w.pod == noPod:
-	case w.ran && !known: // the state was lost
-		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
-	case !l.Held(): // the daemon ended before it could record the Allocate
-		x.apply(w, lease.Event{Name: lease.Allocate})
+// loseState starts the daemon without its state. Until the daemon has saved the new state, it ignores the damaged file.
+func (x *explorer) loseState(w world) {
+	w.record, w.down, w.unseen, w.proof, w.adopted, w.seen, w.stale = lost, false, true, false, false, this, false
+	w.print, w.written, w.counted = unknown, false, false
+	w.mem = pack(lease.Lease{State: lease.Unproven})
+	x.settle(&w)
+	if w.pod != noPod {
+		x.apply(&w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
 	}
+	x.to(w)
 }
 
 // kubelet adds and removes pods, and lets them write.
@@ -306,7 +324,7 @@ func (x *explorer) kubelet(w world) {
 		n.pod, n.runs, n.ran = noPod, false, false
 		x.to(n)
 	}
-	if w.down {
+	if w.down || w.unseen {
 		return
 	}
 	if w.pod == noPod {
@@ -323,7 +341,7 @@ func (x *explorer) kubelet(w world) {
 			if n.mem.lease().Held() { // the kubelet allocates only devices that no pod holds
 				x.apply(&n, lease.Event{Name: lease.Gone})
 			}
-			x.applyUnsaved(&n, lease.Event{Name: lease.Allocate})
+			x.apply(&n, lease.Event{Name: lease.Allocate})
 			n.pod, n.given = pod, true
 			x.to(n)
 		}
@@ -355,6 +373,9 @@ func (x *explorer) startOf(w world, names []string) {
 // inspect makes the inventory inspect the hardware.
 func (x *explorer) inspect(w world) {
 	l := w.mem.lease()
+	if w.unseen = false; l.Held() {
+		x.to(w)
+	}
 	if w.stale {
 		n := w
 		n.proof = n.proof && w.seen == this && w.on == blank
@@ -365,7 +386,8 @@ func (x *explorer) inspect(w world) {
 		x.settle(&n)
 		x.to(n)
 	}
-	if !w.stale && !l.Working() && (!l.Held() || l.Hold == lease.Due) { // the writes are counted, and the content is read or compared
+	forgiven := w.phase == noted && w.written && !w.counted                          // the count begins after the start
+	if !w.stale && !forgiven && !l.Working() && (!l.Held() || l.Hold == lease.Due) { // the writes are counted, and the content is read or compared
 		n := w
 		n.written, n.counted = false, true
 		switch {
@@ -387,11 +409,6 @@ func (x *explorer) inspect(w world) {
 			x.to(n)
 		}
 	}
-	if !w.isSaved() {
-		n := w
-		n.save()
-		x.to(n)
-	}
 }
 
 // changeContent records that the content differs from what the tenant left.
@@ -407,18 +424,21 @@ func (x *explorer) settle(w *world) {
 	switch l := w.mem.lease(); {
 	case l.State == lease.Free && !x.isOfferable(*w):
 		x.apply(w, lease.Event{Name: lease.Doubted})
-	case l.State == lease.Unproven && (!x.rule.Disk || w.proof):
-		x.apply(w, lease.Event{Name: lease.Proven})
+	case l.State == lease.Unproven && x.isOfferable(*w):
+		x.apply(w, lease.Event{Name: lease.Proven, Residue: l.Residue && !w.proof})
 	}
 }
 
-// workOf returns the request to the helper.
-func (x *explorer) workOf(w world) lease.Work {
+// workFor returns the request to the helper.
+func (x *explorer) workFor(w world) lease.Work {
 	l := w.mem.lease()
 	switch w.job {
 	case prepares:
 		return l.Preparation(x.rule, w.first, l.Medium != "" && l.Medium == media[w.subject])
 	case cleans:
+		if !x.atRelease() && l.Failure == "" {
+			return lease.Work{}
+		}
 		return l.CleanUp(x.rule)
 	case eraseByHand, erasesAdopted:
 		return lease.Work{Erase: true, ByHand: true}
@@ -438,25 +458,28 @@ func (x *explorer) continueWork(w world) {
 		if !l.Held() && l.State == lease.Unproven && w.adopted && w.seen == this && !w.stale {
 			x.begin(w, erasesAdopted)
 		}
-	case begun:
-		n.phase = asked
-		n.save()
-		x.to(n)
 	case asked:
 		x.runHelper(w)
 	case done:
 		x.endWork(w)
 	case noted:
-		n.save()
-		n.phase = idle
-		if w.job == prepares && w.pod == w.starts {
-			n.runs, n.ran = true, true
-			if !w.moved && w.subject == this {
-				n.opens = true
-				x.startContainer(n)
-			}
+		if !x.startWaits() {
+			x.endPreparation(&n)
+			x.to(n)
 		}
-		x.to(n)
+	}
+}
+
+// endPreparation starts the container that the device was prepared for, unless its pod has ended.
+func (x *explorer) endPreparation(w *world) {
+	w.phase = idle
+	if w.pod != w.starts {
+		return
+	}
+	w.runs, w.ran = true, true
+	if !w.moved && w.subject == this {
+		w.opens = true
+		x.startContainer(*w)
 	}
 }
 
@@ -474,17 +497,18 @@ func (x *explorer) begin(w world, j job) {
 
 // startWork starts work. Before an erasure it discards the fingerprint of the content.
 func (x *explorer) startWork(w *world, e lease.Event) {
-	w.asks, w.moved = unknown, w.stale
-	if work := x.workOf(*w); work.Erase {
+	w.work, w.asks, w.moved = packWork(x.workFor(*w)), unknown, w.stale
+	if work := w.work.unpack(); work.Erase {
 		w.asks, w.print = w.print, unknown
 	}
-	if work := x.workOf(*w); work.Erase && !work.ByHand && !w.counted {
+	if work := w.work.unpack(); work.Erase && !work.ByHand && !w.counted {
 		return // the worker waits until an inspection has counted the writes
 	}
 	w.phase = asked
-	if x.applyUnsaved(w, e) {
+	if x.rash != begun && w.work.unpack().Waits() {
 		w.phase = begun
 	}
+	x.apply(w, e)
 	x.to(*w)
 }
 
@@ -504,7 +528,10 @@ func (x *explorer) notice(w *world) {
 
 // runHelper makes the helper act.
 func (x *explorer) runHelper(w world) {
-	n, work := w, x.workOf(w) // the device is busy
+	n, work := w, w.work.unpack() // the device is busy, and its content has not changed
+	if work.Erase {
+		n.print = w.asks
+	}
 	x.finish(&n, lease.Event{Name: lease.Refused})
 	x.to(n)
 	if n = w; !x.calm { // the hardware fails, or the disk is not the expected one
@@ -515,8 +542,7 @@ func (x *explorer) runHelper(w world) {
 	}
 	n = w
 	switch {
-	// The helper compares the content with what the tenant left, and the number of writes with the number before the work.
-	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on, work.Erase && w.notices():
+	case work.Erase && x.refuses(w, work):
 		x.changeContent(&n)
 		n.adopted = n.adopted && w.job != erasesAdopted
 		x.finish(&n, lease.Event{Name: lease.Refused})
@@ -531,7 +557,6 @@ func (x *explorer) runHelper(w world) {
 		x.erase(&n, work.ByHand)
 		n.proof, n.adopted, n.written, n.counted = true, false, false, true
 		x.apply(&n, lease.Event{Name: lease.Erased})
-		n.save()
 	case work.Content == lease.Unused && !w.proof: // the worker does not ask the helper
 		x.finish(&n, lease.Event{Name: lease.Refused})
 		x.to(n)
@@ -542,14 +567,22 @@ func (x *explorer) runHelper(w world) {
 		x.to(n)
 		return
 	}
-	n.phase = done
+	if n.phase = done; w.job != prepares && x.rash != erased && work.Waits() {
+		n.phase = erased
+	}
 	x.to(n)
+}
+
+// refuses reports whether the helper refuses to erase the disk. The helper compares the content with what the tenant left, and the
+// number of writes with the number before the work.
+func (x *explorer) refuses(w world, work lease.Work) bool {
+	return !work.ByHand && w.asks != unknown && w.asks != w.on || w.notices()
 }
 
 // failWork records that the work has failed. After a failed erasure, metalplugd counts only later writes.
 func (x *explorer) failWork(w world) {
-	if x.workOf(w).Erase && w.mem.residue {
-		if w.written && w.on == foreign {
+	if w.work.unpack().Erase && w.mem.residue {
+		if (w.written || w.lapsed) && w.on == foreign {
 			w.on = half
 		}
 		w.written, w.counted = false, true
@@ -589,9 +622,7 @@ func (x *explorer) endWork(w world) {
 		return
 	}
 	n.phase, n.counted = noted, false
-	if x.applyUnsaved(&n, e); w.elsewhere && !w.moved && w.subject == this { // content that its own pod gets again counts as the pod's
-		n.on = w.starts.data()
-	}
+	x.apply(&n, e)
 	x.notice(&n)
 	x.to(n)
 }
@@ -618,6 +649,8 @@ func (x *explorer) operator(w world) {
 	}
 }
 
+var maxBehind = flag.Uint("max-behind", 1, "number of steps with changes of the lease that the state file may lack; with 2, the test takes twice as long")
+
 // rules are the explored resources.
 var rules = []lease.Rule{
 	{AtStart: true},
@@ -628,8 +661,11 @@ var rules = []lease.Rule{
 }
 
 // explore visits all worlds of a rule and returns the explorer with the first broken promise.
-func explore(rule lease.Rule, calm bool) (x *explorer) {
-	x = &explorer{rule: rule, calm: calm, index: make(map[world]int32), asked: make(map[question]bool)}
+func explore(rule lease.Rule, calm bool) *explorer { return exploreRash(rule, calm, *maxBehind, idle) }
+
+// exploreRash is like explore, but the worker does not wait in a phase. The parameter maxBehind is that of the explorer.
+func exploreRash(rule lease.Rule, calm bool, maxBehind uint, rash phase) (x *explorer) {
+	x = &explorer{rule: rule, calm: calm, maxBehind: uint8(maxBehind), rash: rash, index: make(map[world]int32), asked: make(map[question]bool)}
 	w := world{mem: pack(lease.Lease{State: lease.Unproven}), seen: this, seenFile: this, print: unknown, printFile: unknown}
 	if !rule.Disk {
 		w.mem = pack(lease.Lease{State: lease.Free})
@@ -708,6 +744,26 @@ func TestExplore(t *testing.T) {
 					t.Errorf("calm %t: %s\n%s", calm, x.broken, x.path())
 				}
 				t.Logf("calm %t: %d worlds, %d transitions", calm, len(x.queue), x.edges)
+			}
+		})
+	}
+}
+
+// TestWaits checks that each wait for the state file is necessary. Without the wait, a crash breaks a promise.
+func TestWaits(t *testing.T) {
+	for _, c := range []struct {
+		rash      phase
+		rule      lease.Rule
+		maxBehind uint
+	}{
+		{begun, lease.Rule{Disk: true, Scrubs: true}, 1},
+		{erased, lease.Rule{Disk: true, Scrubs: true}, 2}, // the end of the clean-up is a second change
+		{noted, lease.Rule{}, 1},
+	} {
+		t.Run(fmt.Sprintf("phase %d", c.rash), func(t *testing.T) {
+			t.Parallel()
+			if exploreRash(c.rule, false, c.maxBehind, c.rash).broken == "" {
+				t.Error("no promise is broken without the wait")
 			}
 		})
 	}

@@ -94,7 +94,12 @@ A lease also records:
 - whether a tenant on this node wrote the disk's content
 - why the last preparation or clean-up failed
 
-metalplugd saves all leases in ` + "`/var/lib/metalplug/state.json`" + `.
+metalplugd saves all leases in ` + "`/var/lib/metalplug/state.json`" + ` in the background. A crash loses all changes since the last
+completed write. metalplugd waits until all changes are saved:
+
+- before it erases a disk
+- after an erasure, before it reports that the disk is clean
+- before a container starts with a disk, or with a device that is reset after its pod has ended
 
 The test ` + "`TestExplore`" + ` visits each device state that the kubelet, pods, the operator, hardware changes and crashes can
 cause. In each state, the test checks that these statements are true:

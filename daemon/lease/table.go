@@ -61,9 +61,6 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	// The caller starts to save the lease. Package turnover waits until the lease is saved before a container with a disk starts,
-	// and after an erasure.
-	Save        Effect = "save"
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
 )
@@ -81,17 +78,17 @@ type Row struct {
 var Table = []Row{
 	// A tenant gets the device. The kubelet decides this, so every state accepts the event. metalplug can still refuse to
 	// prepare the device.
-	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
-	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue, Save}},
-	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},
-	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence, Save}},
+	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue}},
+	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue}},
+	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue}},
+	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence}},
 	{[]State{Preparing, Clearing, Failed}, Listed, IfHeld, "", nil},
-	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetUsed, SetStarted, EndEvidence, Save}},
+	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetUsed, SetStarted, EndEvidence}},
 
 	// A container starts.
-	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Prepare, Always, Preparing, []Effect{Save}},
-	{[]State{Preparing}, Start, IfGiven, Allocated, []Effect{SetUsed, SetResidue, ClearFailure, EndEvidence, Save}},
-	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence, Save}},
+	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Prepare, Always, Preparing, nil},
+	{[]State{Preparing}, Start, IfGiven, Allocated, []Effect{SetUsed, SetResidue, ClearFailure, EndEvidence}},
+	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence}},
 
 	// The tenant has ended.
 	{[]State{InUse}, Gone, IfInterrupted, Released, []Effect{ClearHold, ClearResidue, Inspect}},
@@ -103,18 +100,18 @@ var Table = []Row{
 	{[]State{Free, Unproven, Released, Preparing, Clearing, Failed}, Gone, Always, "", []Effect{ClearHold}},
 
 	// The device is cleaned up, or the operator's order is carried out.
-	{[]State{Free, Unproven, Released, Failed}, Clear, Always, Clearing, []Effect{Save}},
-	{[]State{Clearing}, Cleared, IfHeld, Allocated, []Effect{ClearUsed, ClearFailure, Save, Inspect}},
-	{[]State{Clearing}, Cleared, IfProven, Free, []Effect{ClearUsed, ClearFailure, Save, Inspect}},
-	{[]State{Clearing}, Cleared, Always, Unproven, []Effect{ClearUsed, ClearFailure, Save, Inspect}},
+	{[]State{Free, Unproven, Released, Failed}, Clear, Always, Clearing, nil},
+	{[]State{Clearing}, Cleared, IfHeld, Allocated, []Effect{ClearUsed, ClearFailure, Inspect}},
+	{[]State{Clearing}, Cleared, IfProven, Free, []Effect{ClearUsed, ClearFailure, Inspect}},
+	{[]State{Clearing}, Cleared, Always, Unproven, []Effect{ClearUsed, ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, IfHeld, Allocated, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, IfUsed, Released, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, IfProven, Free, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure, Inspect}},
-	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue, Save}},
+	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue}},
 
 	// The work fails, or ends without doing anything. After a restart of metalplugd, nothing is proven before the first inspection.
-	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Save, Inspect}},
+	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfDue, Allocated, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfHeld, InUse, []Effect{Inspect}},
@@ -123,18 +120,18 @@ var Table = []Row{
 	{[]State{Preparing, Clearing}, Refused, Always, Unproven, []Effect{Inspect}},
 
 	// The disk or its content was replaced.
-	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Save, Inspect}},
-	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Save, Inspect}},
+	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Inspect}},
+	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Inspect}},
 	{[]State{Free}, Changed, IfProven, "", []Effect{ClearResidue}},
-	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, LapseErase, EndEvidence, Save}},
-	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, LapseErase, EndEvidence, Save}},
+	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, LapseErase, EndEvidence}},
+	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, LapseErase, EndEvidence}},
 
 	// The evidence changes.
-	{[]State{Unproven}, Proven, Always, Free, []Effect{SetResidue, Save}},
+	{[]State{Unproven}, Proven, Always, Free, []Effect{SetResidue}},
 	{[]State{Free}, Doubted, Always, Unproven, nil},
-	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},
-	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
+	{[]State{Free, Unproven}, Adopted, Always, Unproven, nil},
+	{[]State{Released, Failed}, Adopted, Always, "", nil},
 
 	// The node has restarted.
-	{States, Reboot, Always, "", []Effect{InterruptTenant, LapseErase, Save}},
+	{States, Reboot, Always, "", []Effect{InterruptTenant, LapseErase}},
 }

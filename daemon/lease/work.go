@@ -12,6 +12,18 @@ type Rule struct {
 	AtStart bool // before a tenant's first container, the device is reset, and a disk is also erased
 }
 
+// metalplugd saves leases in the background, so a crash loses all changes since the last completed write. At some points, metalplugd
+// therefore waits until the state file contains all earlier changes. The test of this package explores crashes with the same
+// functions.
+
+// StartWaits reports whether metalplugd waits for the state file before a container starts. The parameter atRelease is true if the
+// device is reset after its tenant has ended.
+func (r Rule) StartWaits(atRelease bool) bool { return r.Disk || r.Scrubs || atRelease }
+
+// Waits reports whether metalplugd waits for the state file before the helper begins the work, and before metalplugd reports that a
+// clean-up has ended.
+func (w Work) Waits() bool { return w.Erase }
+
 // Content describes what a disk must contain. The helper checks this before it works on the disk.
 type Content string
 

@@ -79,15 +79,26 @@ func (c compact) lease() lease.Lease {
 	return l
 }
 
+// restarted returns the lease after a restart of metalplugd, which ends the work in progress. Nothing is proven before the first
+// inspection. The model saves this lease, because it visits fewer worlds then.
+func (c compact) restarted() compact {
+	if l := c.lease(); l.Working() {
+		l, _, _ = l.Apply(lease.Event{Name: lease.Refused})
+		return pack(l)
+	}
+	return c
+}
+
 // phase is the stage of the work on the device.
 type phase uint8
 
 const (
-	idle  phase = iota
-	begun       // the work is in the lease, but not yet in the state file
-	asked       // the helper may act at any time
-	done        // the helper has answered
-	noted       // the result is in the lease, but not yet in the state file
+	idle   phase = iota
+	begun        // the work is in the lease, but not yet in the state file
+	asked        // the helper may act at any time
+	erased       // the erasure is in the lease, but not yet in the state file
+	done         // the helper has answered
+	noted        // the result is in the lease, but not yet in the state file
 )
 
 // job is the work of the worker.
@@ -101,6 +112,31 @@ const (
 	eraseByHand
 	erasesAdopted
 )
+
+// record is the age of the state file.
+type record uint8
+
+const (
+	current record = iota
+	earlier        // the file was written before the last boot
+	lost           // the file is damaged or missing
+)
+
+// compactWork is a [lease.Work] as a comparable value.
+type compactWork struct {
+	reset, erase, byHand bool
+	content              uint8
+}
+
+var contents = []lease.Content{lease.AnyContent, lease.Blank, lease.Unused, lease.OfTenant}
+
+func packWork(w lease.Work) compactWork {
+	return compactWork{w.Reset, w.Erase, w.ByHand, uint8(slices.Index(contents, w.Content))}
+}
+
+func (c compactWork) unpack() lease.Work {
+	return lease.Work{Reset: c.reset, Erase: c.erase, ByHand: c.byHand, Content: contents[c.content]}
+}
 
 // this and another distinguish disks, relative to the slot. A replaced disk does not return.
 const (
@@ -118,22 +154,26 @@ type world struct {
 	adopted              bool    // the state file records that the operator adopted the disk in the slot
 	ordered              uint8   // the disk that the operator ordered to be erased
 	on                   content // content of the disk in the slot
+	record               record  // the age of the state file
+	behind               uint8   // number of steps with changes of the lease that the state file lacks
+	unseen               bool    // metalplugd has not inspected the device since it started, and does nothing else with it
 	down                 bool    // the daemon does not run
 	pod                  tenant  // tenant to which the kubelet gave the device
 	ran, runs, opens     bool    // a container of the pod was started, is running, and can write to the disk in the slot
 	phase                phase
 	job                  job
-	starts               tenant  // the pod that the container belongs to, for prepares
-	first                bool    // the container is the first of its pod
-	given                bool    // the kubelet gave the device to another pod since the preparation began
-	subject              uint8   // the disk of the current work
-	asks                 content // the fingerprint that the helper must compare
-	moved                bool    // the disk was unplugged after the work began
-	other                bool    // an inspection since then found another appearance
-	written, writtenFile bool    // the host wrote after the last inspection
-	counted, countedFile bool    // the number of writes at the last inspection is known, in memory and in the state file
-	lapsed               bool    // the daemon ended during work that may change the disk, or before it saved the number of writes
-	elsewhere            bool    // the pod's disk was used elsewhere while the node was down, and no container was started with it since then
+	work                 compactWork // the request to the helper
+	starts               tenant      // the pod that the container belongs to, for prepares
+	first                bool        // the container is the first of its pod
+	given                bool        // the kubelet gave the device to another pod since the preparation began
+	subject              uint8       // the disk of the current work
+	asks                 content     // the fingerprint that the helper must compare
+	moved                bool        // the disk was unplugged after the work began
+	other                bool        // an inspection since then found another appearance
+	written, writtenFile bool        // the host wrote after the last inspection
+	counted, countedFile bool        // the number of writes at the last inspection is known, in memory and in the state file
+	lapsed               bool        // the daemon ended during work that may change the disk, or before it saved the number of writes, so it misses writes
+	elsewhere            bool        // the pod's disk was used elsewhere while the node was down, and no container was started with it since then
 }
 
 // question is an event that was posted to a lease.
@@ -169,15 +209,23 @@ func (q question) answer() (string, bool) {
 // tidy resets facts that no longer matter.
 func (w world) tidy() world {
 	if w.phase == idle {
-		w.job, w.starts, w.first, w.given, w.subject, w.moved, w.other, w.asks = noJob, noPod, false, false, 0, false, false, unknown
+		w.job, w.work, w.starts, w.first, w.given, w.subject, w.moved, w.other, w.asks = noJob, compactWork{}, noPod, false, false, 0, false, false, unknown
 	}
 	w.opens = w.opens && w.runs
-	w.counted, w.lapsed = w.counted && !w.down, w.lapsed && w.down
+	if w.down || w.record == current && w.mem.restarted() == w.file {
+		w.behind = 0
+	}
+	w.counted, w.lapsed = w.counted && !w.down, w.lapsed && (w.down || w.on == foreign && (w.mem.residue || w.file.residue))
 	known := w.mem
 	if w.down {
 		known = w.file
 	}
-	w.elsewhere = w.elsewhere && w.on == foreign && known.lease().Hold == lease.Interrupted
+	hold := known.lease().Hold
+	w.elsewhere = w.elsewhere && w.on == foreign && (w.phase == noted || hold == lease.Interrupted || w.down && w.record == earlier && hold == lease.Started)
+	if w.record == lost { // the daemon does not read the file
+		w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, w.writtenFile, w.countedFile = compact{}, false, this, false, unknown, false, false
+		w.lapsed = false
+	}
 	w.given = w.given && w.mem.lease().Hold == lease.Due
 	if !w.mem.residue {
 		w.print = unknown
@@ -219,15 +267,17 @@ func (w *world) replace() {
 // isSaved reports whether the state file is up to date.
 func (w *world) isSaved() bool {
 	stale := w.stale || w.other && w.mem.lease().Working()
-	return w.mem == w.file && w.countedFile == (w.counted && !w.changing()) && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
+	return w.record == current && w.mem.restarted() == w.file && w.countedFile == (w.counted && !w.changing()) && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
 }
 
 // save writes the state file.
 func (w *world) save() {
-	if w.phase == noted && w.written && !w.counted && w.on == foreign && !w.elsewhere && !w.moved && w.subject == this {
-		w.on, w.written = w.starts.data(), false // a write between the helper's check and the start counts as the pod's
+	if w.phase == noted && w.on == foreign && (w.elsewhere || w.written && !w.counted) && !w.moved && w.subject == this {
+		// The content that its own pod gets again counts as the pod's, and so does a write between the helper's check and the start.
+		w.on, w.written = w.starts.data(), false
 	}
-	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = w.mem, w.proof, w.seen, w.stale, w.print
+	w.behind = 0
+	w.record, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = current, w.mem.restarted(), w.proof, w.seen, w.stale, w.print
 	w.writtenFile, w.countedFile = w.written, w.counted && !w.changing()
 	if w.mem.lease().Working() { // the file has the appearance from before the work
 		w.staleFile = w.stale || w.other

@@ -37,7 +37,7 @@ func (t *Turnover) Start(ctx context.Context, devices []*inventory.Status) error
 	}
 	keep := slices.ContainsFunc(devices, func(s *inventory.Status) bool {
 		policy := t.policyFor(s.Resource)
-		return policy.Reset.AtRelease() || policy.Reset.Scrubs() || s.Target.IsDisk()
+		return lease.Rule{Disk: s.Target.IsDisk(), Scrubs: policy.Reset.Scrubs()}.StartWaits(policy.Reset.AtRelease())
 	})
 	return t.start(ctx, devices, owners, keep)
 }

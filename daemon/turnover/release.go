@@ -88,11 +88,10 @@ func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) e
 		return err
 	}
 	j.Inventory.Prepared(j.Device.ID, p)
-	if !p.Erased && (j.Failure == "" || !j.Target.IsDisk()) {
-		return nil
-	}
-	if err := j.Inventory.WaitSaved(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errUnsaved, err)
+	if todo.Waits() || j.Failure != "" && j.Target.IsDisk() {
+		if err := j.Inventory.WaitSaved(ctx); err != nil {
+			return fmt.Errorf("%w: %w", errUnsaved, err)
+		}
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (j *job) askHelper(ctx context.Context, todo lease.Work) (p device.Report, 
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
 		return p, nil
 	}
-	if p, err = j.sendPrepare(ctx, w, methods); err != nil {
+	if p, err = j.sendPrepare(ctx, w, todo, methods); err != nil {
 		return p, fmt.Errorf("%s: %w", strings.TrimSpace(strings.Join(methods, ", ")+" "+j.Device.ID), err)
 	}
 	return p, nil
@@ -40,8 +40,9 @@ func (j *job) askHelper(ctx context.Context, todo lease.Work) (p device.Report, 
 const stopLimit = 8 * time.Second
 
 // sendPrepare sends the request to the helper. Before an erasure, sendPrepare waits until the state file no longer contains the
-// disk's fingerprint. If metalplugd crashed during the erasure, this fingerprint would not match the disk's content.
-func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
+// disk's fingerprint and number of writes. If metalplugd crashed during the erasure, they would not match the disk, and metalplugd
+// would mistake the half-erased data for another machine's.
+func (j *job) sendPrepare(ctx context.Context, w device.Work, todo lease.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
 	}
@@ -58,7 +59,7 @@ func (j *job) sendPrepare(ctx context.Context, w device.Work, methods []string) 
 		}
 	}
 	began := time.Now()
-	if w.Scrub != "" && target.Fingerprint != "" {
+	if todo.Waits() {
 		if err = j.Inventory.WaitSaved(ctx); err != nil {
 			err = fmt.Errorf("%w: the start of the erasure cannot be saved: %w", ErrUnfit, err)
 		}
