@@ -257,7 +257,6 @@ install: build
 
 packages:
 	@packaging/build-deps.sh packages
-	rm -rf dist
 	VERSION='$(VERSION)' packaging/packages.sh dist $(PACKAGED)
 
 # CI sets ARCHES to its own architecture. The nightly run builds the other architecture and the source packages. lint has

@@ -5,6 +5,8 @@
 #
 #   packages.sh DIRECTORY PROGRAM...
 #
+# At the end, the packages replace DIRECTORY. If a step fails, DIRECTORY stays as it was.
+#
 # VERSION     of the packages and the programs (default: a version below every release, from the last commit)
 # ARCHES      amd64 and arm64, as Go calls them (default: both)
 # FORMATS     deb and rpm (default: both)
@@ -14,10 +16,20 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=$1
+directory=$1
 shift
-mkdir -p "$out"
-out=$(realpath "$out")
+for arch in ${ARCHES:-}; do
+	[[ $arch == amd64 || $arch == arm64 ]] || {
+		echo "packages.sh: invalid ARCHES $arch: must be amd64 or arm64" >&2
+		exit 2
+	}
+done
+for format in ${FORMATS:-}; do
+	[[ $format == deb || $format == rpm ]] || {
+		echo "packages.sh: invalid FORMATS $format: must be deb or rpm" >&2
+		exit 2
+	}
+done
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}
 VERSION=$(packaging/version.sh)
 export VERSION
@@ -27,6 +39,8 @@ if [[ $VERSION != 0.0.0~* && -z ${MAINTAINER:-} ]]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+out=$work/dist
+mkdir "$out"
 # Gives all files in the packages the same modes, regardless of the caller's umask.
 umask 022
 export GOFIPS140=off GOWORK=off
@@ -107,17 +121,15 @@ for arch in ${ARCHES:-amd64 arm64}; do
 		case $format in
 		deb) deb "$arch" "$selection" ;;
 		rpm) rpm "$arch" "$all" ;;
-		*)
-			echo "packages.sh: invalid FORMATS $format: must be deb or rpm" >&2
-			exit 2
-			;;
 		esac
 	done
 	selection=-B all=0
 done
-# dist may contain packages in only one format.
+# With FORMATS, there are packages in only one format.
 shopt -s nullglob
 (cd "$out" && sha256sum ./*.deb ./*.rpm ./*.json | sed 's| \./| |' >SHA256SUMS)
 if [[ -n ${KEY:-} ]]; then # this signature also covers the SBOMs
 	gpg --batch --yes --local-user "$KEY" --armor --detach-sign --output "$out/SHA256SUMS.asc" "$out/SHA256SUMS"
 fi
+rm -rf "$directory"
+mv "$out" "$directory"
