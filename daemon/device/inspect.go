@@ -119,7 +119,11 @@ func inspectDevice(h *Host, rules []Rule, d Device, functions []string) Sighting
 	if d.Class.Offer != nil {
 		s.Offer = d.Class.Offer(h, d)
 	}
-	s.Offer = joinErrors(s.Offer, vfioDuplicate(h, rules, *d.Udev))
+	if d.Class == &Generic {
+		for _, u := range d.nodes() {
+			s.Offer = joinErrors(s.Offer, vfioDuplicate(h, rules, u), classDuplicate(h, rules, u))
+		}
+	}
 	if err != nil {
 		s.objection = s.Offer
 		if OnlyInUse(s.Offer) { // not %w, because the inventory would ignore the error while a pod holds the disk
@@ -158,6 +162,28 @@ func inspectDevice(h *Host, rules []Rule, d Device, functions []string) Sighting
 	}
 	s.warn(reloadWarning(h, s.Allocation))
 	return s
+}
+
+// classDuplicate returns an error if u belongs to a device of another class, and a rule takes this device. Two pods could then get
+// the same hardware. The subject of the other class is above u in sysfs, or in a directory "infiniband" beside u.
+func classDuplicate(h *Host, rules []Rule, u udev.Device) error {
+	for above := range sysfs.Up(u.SysPath) {
+		for _, name := range append(h.Names(above+"/infiniband"), "..") {
+			v, _ := udev.ReadKernel(h.Sys, path.Join(above, "infiniband", name)) // if there is an error, v is not a subject
+			if ClassOf(v) == nil {
+				continue
+			}
+			found, _ := inspectUdev(h, rules, &v)
+			for _, s := range found {
+				// NVIDIA's class does not offer its GPU's DRM nodes, but they also use the GPU.
+				same := u.Subsystem == "drm" || slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Container == u.DevNode && !n.Shared() })
+				if same && s.Resource != "" && !isUnsuited(s.Offer) {
+					return excludedf("%s offers the same hardware as %s", s.Resource, s.Device.ID)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // functionsOf returns the sysfs paths of the PCI functions that lead to hardware.

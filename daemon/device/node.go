@@ -70,6 +70,8 @@ func checkForbidden(u udev.Device) error {
 		return excludedf("%s bypasses the checks of its disk: offer the disk itself", u.DevNode)
 	case u.Subsystem == "nvme", u.Subsystem == "nvme-generic":
 		return excludedf("%s bypasses the namespace checks: offer the namespaces with class nvme", u.DevNode)
+	case strings.Contains(u.SysPath, "/devices/platform/amdgpu_xcp"):
+		return excludedf("%s is a partition of a GPU: offer it with class gpu", u.DevNode)
 	case u.Subsystem == "platform" && strings.HasPrefix(name, "dfl-fme"):
 		return excludedf("%s programs the whole card: offer its ports with class fpga", u.DevNode)
 	}
