@@ -39,7 +39,7 @@ func TestDecode(t *testing.T) {
 		t.Errorf("event %+v", event)
 	}
 	want := map[string]string{
-		"ACTION": "add", "SUBSYSTEM": "block", "SEQNUM": "4711", "DEVTYPE": "disk",
+		"SUBSYSTEM": "block", "DEVTYPE": "disk",
 		"DEVNAME": "/dev/nvme0n1", "ID_MODEL": "A=B", "EMPTY": "",
 	}
 	if d.Properties != NewProperties(want) {

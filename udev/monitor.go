@@ -146,13 +146,17 @@ func payload(message []byte) (string, error) {
 	return string(message[begin : begin+length]), nil
 }
 
-// newEvent returns an event with the properties from a message.
+// newEvent returns an event with the properties from a message. The device does not have the properties that belong to the event,
+// because two copies of an unchanged device must be equal.
 func newEvent(all map[string]string) (Event, error) {
 	old, moved := all["DEVPATH_OLD"]
 	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" || !isDevPath(all[devPath]) || moved && !isDevPath(old) {
 		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM, or an invalid DEVPATH or DEVPATH_OLD")
 	}
-	return Event{Action: all["ACTION"], Device: NewDevice("/sys"+all[devPath], all)}, nil
+	action := all["ACTION"]
+	delete(all, "ACTION")
+	delete(all, "SEQNUM")
+	return Event{Action: action, Device: NewDevice("/sys"+all[devPath], all)}, nil
 }
 
 // isDevPath reports whether a path stays below /sys when it is appended to "/sys".
