@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
@@ -297,10 +298,26 @@ func (s *story) daemonVerb(words []string) error {
 	case "restart":
 		return errors.Join(s.daemonStop(), s.daemonStart())
 	case "reload":
-		s.hangup <- nil
-		return nil
+		return s.daemonReload()
 	}
 	return errors.New("no such command")
+}
+
+// daemonReload reloads the configuration, and waits until the daemon's status shows that the reload has ended.
+func (s *story) daemonReload() error {
+	var before, after api.Status
+	if err := eventually(func() error { return s.client().Get(s.t.Context(), "/v1/status", &before) }); err != nil {
+		return err // the control socket did not appear
+	}
+	s.hangup <- nil
+	return eventually(func() error {
+		err := s.client().Get(s.t.Context(), "/v1/status", &after)
+		last, now := before.Configuration.Reloaded, after.Configuration.Reloaded
+		if err == nil && (now == nil || last != nil && now.Equal(*last)) {
+			err = errors.New("the reload has not ended")
+		}
+		return err
+	})
 }
 
 func (s *story) daemonStart() error {
