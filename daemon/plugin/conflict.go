@@ -118,7 +118,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) time.Duration {
 	}
 	waited := time.Since(k.settling)
 	switch {
-	case err == nil && len(counted) == 0, err != nil && len(live) == 0:
+	case err == nil && len(counted) == 0, err != nil && len(live) == 0 && (!k.known || waited >= queryDelay):
 		return c.unpark()
 	case waited < queryDelay, err != nil && time.Since(k.since) < connectTimeout:
 		wait := max(waited, firstSettleQuery)
@@ -269,6 +269,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		}
 		e.Parked.drop(e.Resource.Name)
 		c.kubelet = sock
+		c.askIn(queryDelay)
 		c.setHeld(kubeletRestarted, time.Now().Add(kubeletGrace),
 			fmt.Sprintf("this was before the kubelet restarted, and metalplug takes over unless that plugin registers within %v", kubeletGrace))
 	}

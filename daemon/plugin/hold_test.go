@@ -26,6 +26,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/verdict"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 // counting is a kubelet that reports its device list.
@@ -310,6 +311,38 @@ func TestNoAnswerAndNoOtherPlugin(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.counting.set(errors.New("connect: no such file or directory"))
 	h.waitConnected(h.startKubelet(), h.registered)
+}
+
+// Without an answer, the endpoint gives an older kubelet the time to process the end of an earlier stream.
+func TestNoAnswerFromOlderKubelet(t *testing.T) {
+	var k *kubelet.Kubelet
+	asked, registered := 0, make(chan error, 100)
+	b := newBench(t, func(e *plugin.Endpoint) {
+		k = startKubelet(t, e.Dir)
+		e.Counted = func(context.Context) ([]string, error) {
+			asked++
+			return nil, errors.New("rejected by rate limit")
+		}
+		e.Metrics.Registered = func(_ string, err error) { registered <- err }
+	})
+	b.waitConnected(k, registered)
+	b.stop()
+	if asked < 2 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+// If the kubelet restarts while the resource is held back, the endpoint asks the new kubelet, although no event reports the end of
+// a plugin whose socket is outside the kubelet's directory.
+func TestKubeletRestartsWhileHeld(t *testing.T) {
+	h := newHeldBench(t, true, "x")
+	k := h.startKubelet()
+	h.waitHeld(true)
+	h.counting.set(nil)
+	before := h.asked()
+	k.Stop()
+	h.startKubelet()
+	h.counting.news.waitFor(t, "the new kubelet is asked", func() bool { return h.asked() != before })
 }
 
 // If another plugin registers after us, our stream stays open. Since 1.37, the kubelet counts the devices of an ended plugin as
