@@ -232,11 +232,11 @@ func podResources(socket string) (*grpc.ClientConn, error) {
 // the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
-// CleanError returns the cause of a failed call, without the text that gRPC adds, such as the status code's name. The parameter
-// limit is the call's timeout, which the new error states if there was no answer.
+// CleanError returns the cause of a failed call, without the text that gRPC adds, such as the status code's name, or nil if err is
+// nil. The parameter limit is the call's timeout, which the new error states if there was no answer.
 func CleanError(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
-	if !ok {
+	if err == nil || !ok {
 		return err
 	}
 	if s.Code() == codes.DeadlineExceeded {

@@ -110,6 +110,9 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.retryConnect(err)
 	}
 	defer conn.Close()
+	if socketIdentity(filepath.Join(e.Dir, kubeletSocket)) != kubelet { // the connection may be to a kubelet that has started since
+		return connectInterval
+	}
 	// The kubelet empties its directory before it creates kubelet.sock, so it may have removed the endpoint's socket.
 	// Therefore the socket is checked again when the kubelet answers.
 	if err := e.ensureSocket(); err != nil {
@@ -146,10 +149,7 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 		ResourceName: e.Resource.Name,
 		Options:      options(),
 	})
-	if err != nil {
-		return kubelet.CleanError(err, registerLimit)
-	}
-	return nil
+	return kubelet.CleanError(err, registerLimit)
 }
 
 func (e *Endpoint) dial() (*net.UnixConn, error) {
