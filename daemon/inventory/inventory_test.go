@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +162,15 @@ func (r *running) waitOffer(resource, want string) {
 	r.waitSnapshot(resource+" is "+want, func(s *inventory.Snapshot) bool { return describeOffer(s.Offer(resource)) == want })
 }
 
+// confirm passes an answer of the kubelet about a device, and waits until the inventory has processed it.
+func (r *running) confirm(asked time.Time, id string, holding kubelet.Holding) {
+	r.t.Helper()
+	r.Confirm(kubelet.Answer{Asked: asked, Holdings: map[string]kubelet.Holding{id: holding}})
+	if err := r.Alive(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func describe(s *inventory.Snapshot) string {
 	var all []string
 	for name, o := range s.Offers {
@@ -214,23 +222,6 @@ func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
 	r.waitOffer("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
 }
 
-func TestIDLeavesOnlyWhenFree(t *testing.T) {
-	m := udevtest.New(t, widget("widget0", "A"))
-	r := start(t, m, "")
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
-	m.Unplug("/sys/devices/virtual/widget/widget0")
-	r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone)")
-	for _, holding := range []kubelet.Holding{kubelet.Unknown, kubelet.Held, kubelet.Noted} {
-		r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": holding}})
-		if err := r.Alive(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		r.waitOffer("example.org/widget", "node-A-widget Unhealthy (gone)")
-	}
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
-	r.waitOffer("example.org/widget", "")
-}
-
 func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "", func(o *inventory.Options) { o.Grace = time.Hour })
@@ -240,10 +231,7 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	confirm := func(asked time.Time, holding kubelet.Holding, want string) {
 		t.Helper()
-		r.Confirm(kubelet.Answer{Asked: asked, Holdings: map[string]kubelet.Holding{"node-A-widget": holding}})
-		if err := r.Alive(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r.confirm(asked, "node-A-widget", holding)
 		r.waitOffer("example.org/widget", want)
 	}
 	const kept = "node-A-widget Unhealthy (gone)"
@@ -261,6 +249,8 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	before = time.Now()
 	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}})
 	confirm(before, kubelet.Free, kept)
+	confirm(time.Now(), kubelet.Unknown, kept)
+	confirm(time.Now(), kubelet.Noted, kept)
 	confirm(time.Now(), kubelet.Free, "") // the kubelet had listed the device and no longer does
 }
 
@@ -276,10 +266,7 @@ func TestAllocationBeforeStart(t *testing.T) {
 	r.end()
 	r = start(t, m, dir, patient)
 	r.waitOffer("example.org/widget", id+" Healthy")
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
-	if err := r.Alive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.confirm(time.Now(), id, kubelet.Free)
 	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and its pod may not be in the kubelet's books yet")
 	}
@@ -313,9 +300,7 @@ func TestWorkAfterDisconnect(t *testing.T) {
 func TestPendingAllocate(t *testing.T) {
 	const id = "node-A-widget"
 	holds := func(h kubelet.Holding) func(*running) {
-		return func(r *running) {
-			r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: h}})
-		}
+		return func(r *running) { r.confirm(time.Now(), id, h) }
 	}
 	for _, test := range []struct {
 		name string
@@ -367,12 +352,9 @@ func TestSharesAreIndependent(t *testing.T) {
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Held}})
+		r.confirm(time.Now(), id, kubelet.Held)
 	}
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
-	if err := r.Alive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.confirm(time.Now(), id, kubelet.Free)
 	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and the pod with the other share may not be in the kubelet's books yet")
 	}
@@ -412,7 +394,7 @@ func TestHeldIDsStayUntilFree(t *testing.T) {
 	as("what was allocated beside", id+"::0", id+"::1", id+"::2")
 	before, _ := r.Snapshot()
 	r.Confirm(kubelet.Answer{Kubelet: "2"})
-	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
+	r.confirm(time.Now(), id, kubelet.Free)
 	as("nothing")
 	after, _ := r.Snapshot()
 	if after.Offer(resource).Listed == before.Offer(resource).Listed {
@@ -446,31 +428,6 @@ func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	}
 	if got := describeOffer(s.Offer("example.org/widget")); got != "node-A-widget Healthy" {
 		t.Errorf("the first snapshot offers %q", got)
-	}
-}
-
-func TestUnwritableStateDirectory(t *testing.T) {
-	r := start(t, udevtest.New(t, widget("widget0", "A")), "/dev/null/state")
-	r.waitOffer("example.org/widget", "node-A-widget Healthy")
-}
-
-func TestIdentitiesSavedAfterError(t *testing.T) {
-	dir := t.TempDir()
-	state := filepath.Join(dir, "state")
-	if err := os.WriteFile(state, nil, 0o600); err != nil { // a file prevents the creation of the directory
-		t.Fatal(err)
-	}
-	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-	r.waitOffer("example.org/widget", "node-A-widget Healthy")
-	if err := errors.Join(os.Remove(state), os.Mkdir(state, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	for limit := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
-		if _, err := os.Stat(filepath.Join(state, "state.json")); err == nil {
-			break
-		} else if time.Now().After(limit) {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -57,9 +57,6 @@ func (n *node) checks() map[string]verb {
 		"unhealthy": of(func(s *inventory.Status, text string) error { // unhealthy NAME REASON; the reason may end in "..."
 			return errors.Join(must(!s.Healthy, "it is healthy"), checkEqual(s.Reason, text))
 		}),
-		"healthy-all-the-same": of(func(s *inventory.Status, _ string) error {
-			return must(s.Healthy && s.Resource != "", "it is not healthy")
-		}),
 		"withheld": of(func(s *inventory.Status, _ string) error {
 			return must(!s.Healthy || s.Resource == "", "a pod may get it")
 		}),
