@@ -402,18 +402,6 @@ func TestHeldIDsStayUntilFree(t *testing.T) {
 	}
 }
 
-func TestEventAboveADeviceIsNoticed(t *testing.T) {
-	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
-	r := start(t, m, "")
-	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "dead")
-	r.waitSnapshot("unhealthy", func(s *inventory.Snapshot) bool {
-		d := s.Offer(nvmeResource).Devices
-		return len(d) == 1 && !d[0].Healthy && strings.Contains(d[0].Reason, "dead")
-	})
-	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "live")
-	r.waitSnapshot("healthy", func(s *inventory.Snapshot) bool { return s.Offer(nvmeResource).Devices[0].Healthy })
-}
-
 func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)

@@ -3,14 +3,12 @@
 package inventory_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,50 +295,31 @@ func TestMarksSurviveARestartButNoBoot(t *testing.T) {
 			r.waitSnapshot(want, func(s *inventory.Snapshot) bool { return states(s) == want })
 			return r
 		}
-		stop := func(r *running) { r.stop(); r.stop = func() {} }
 
 		r := again(boot+"one", text, id)
 		r.send("logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
 		r.waitSnapshot(xid, func(s *inventory.Snapshot) bool { return states(s) == xid })
-		stop(r)
+		r.end()
 		r = again(boot+"one", text, xid)
 		r.send("bind pci " + gpu)
 		r.waitSnapshot(id, func(s *inventory.Snapshot) bool { return states(s) == id })
 		synctest.Wait() // the next inspection sets the base value of the error counters
-		stop(r)
+		r.end()
 		// The next daemon must notice an error that occurred while no daemon ran.
 		worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)
-		stop(again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)"))
-		stop(again(boot+"two", worse, id))
+		again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)").end()
+		again(boot+"two", worse, id).end()
 		// Without its ID, a boot is not known to be the same one.
-		stop(again(boot, text, id))
-		stop(again(boot, worse, id))
+		again(boot, text, id).end()
+		again(boot, worse, id).end()
 	})
-}
-
-// safeBuffer is a buffer for a log that can be written and read concurrently.
-type safeBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // Each change of health must cause exactly one log line.
 func TestHealthIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
-		var out safeBuffer
+		var out strings.Builder // read only while no goroutine of the inventory runs
 		m := udevtest.New(t, testdata(t, "gpu-nvidia"))
 		r := start(t, m, "", everything, func(o *inventory.Options) { o.Log = slog.New(slog.NewTextHandler(&out, nil)) })
 		steps := []string{
