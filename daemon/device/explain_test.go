@@ -4,6 +4,8 @@ package device_test
 
 import (
 	"fmt"
+	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +15,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// steps formats an explanation, one line for each step.
+// steps formats an explanation, one line for each step. The rule and the key that decided, as they are in the configuration, are in
+// brackets.
 func steps(e device.Explained) string {
 	var text strings.Builder
 	for _, s := range e.Steps {
@@ -21,7 +24,11 @@ func steps(e device.Explained) string {
 		if !s.OK {
 			mark = "no"
 		}
-		fmt.Fprintf(&text, "%s %s %s: %s\n", mark, s.What, s.Name, s.Why)
+		fmt.Fprintf(&text, "%s %s %s: %s", mark, s.What, s.Name, s.Why)
+		if s.Rule != "" {
+			fmt.Fprintf(&text, " [%s %s]", s.Rule, s.Key)
+		}
+		text.WriteByte('\n')
 	}
 	return text.String()
 }
@@ -61,95 +68,25 @@ func TestExplanationsAgreeWithInspections(t *testing.T) {
 	}
 }
 
+// TestExplain reads testdata/explain.txt, whose cases have the form of those in testdata/sights. After an empty line, a case lists the
+// expected steps in the format of [steps].
 func TestExplain(t *testing.T) {
-	const disk = "/sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/nvme2n1"
-	tests := []struct {
-		name  string
-		edits []string
-		rules []device.Rule
-		want  string
-	}{
-		{
-			"the second rule takes it", nil,
-			[]device.Rule{
-				{Resource: "t/intel", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
-				{Resource: "t/out", Class: &device.NVMe, Exclude: map[string]string{"ID_NSID": "2"}},
-				{Resource: "t/samsung", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "144D:*"}},
-				{Resource: "t/late", Class: &device.NVMe},
-			},
-			`ok class nvme: the class matches: NVMe namespaces
-ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
-no rule t/intel: PCI_ID is "144D:A80A", not "8086:*"
-no rule t/out: excluded by ID_NSID = "2"
-ok rule t/samsung: matches: PCI_ID is "144D:A80A" ("144D:*")
-ok offer : the device can be offered
-ok health : no fault is known
-ok nodes : /dev/nvme2n1
-`,
-		},
-		{
-			"mounted and sick",
-			[]string{"8:2 / / rw", "259:4 / /srv rw", "state=live", "state=dead"},
-			everything,
-			`ok class nvme: the class matches: NVMe namespaces
-ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
-ok rule test/nvme: matches: every nvme
-no offer : in use: nvme2n1 is mounted on /srv
-no health : controller nvme2 is dead
-ok nodes : /dev/nvme2n1
-`,
-		},
-		{
-			"allowed in use",
-			[]string{"8:2 / / rw", "259:4 / /srv rw"},
-			[]device.Rule{{Resource: "t/x", Class: &device.NVMe, AllowInUse: true}},
-			`ok class nvme: the class matches: NVMe namespaces
-ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
-ok rule t/x: matches: every nvme
-ok offer : in use: nvme2n1 is mounted on /srv: overruled by t/x
-ok health : no fault is known
-ok nodes : /dev/nvme2n1
-`,
-		},
-		{
-			"no identity",
-			[]string{"wwid=eui.36344830545001230025384300000001", "wwid="},
-			everything,
-			`ok class nvme: the class matches: NVMe namespaces
-no identity nvme: not complete: the wwid of the disk is empty
-`,
-		},
-		{
-			"no rule of the class", nil, everything[:1],
-			`ok class nvme: the class matches: NVMe namespaces
-ok identity nvme: the ID is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
-no rule : no resource of class nvme is configured
-ok offer : the device can be offered
-`,
-		},
+	text, err := os.ReadFile("testdata/explain.txt")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			h, devices := loadMachine(t, "nvme", test.edits...)
-			i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.SysPath == disk })
-			got := device.Explain(h, test.rules, devices[i])
-			if len(got) != 1 || steps(got[0]) != test.want {
-				t.Errorf("got %d\n%s\nwant\n%s", len(got), steps(got[0]), test.want)
+	for _, text := range strings.Split(string(text), "\n== ")[1:] {
+		name, text, _ := strings.Cut(text, "\n")
+		head, want, _ := strings.Cut(text, "\n\n")
+		t.Run(name, func(t *testing.T) {
+			h, devices, rules := readSight(t, head)
+			base, _, _ := strings.Cut(name, ":")
+			i := slices.IndexFunc(devices, func(u udev.Device) bool { return path.Base(u.SysPath) == base })
+			got := device.Explain(h, rules, devices[i])
+			if len(got) != 1 || steps(got[0]) != strings.TrimRight(want, "\n")+"\n" {
+				t.Errorf("got %d\n%s\nwant\n%s", len(got), steps(got[0]), want)
 			}
 		})
-	}
-}
-
-func TestExplainGeneric(t *testing.T) {
-	h, devices := loadMachine(t, "nvme")
-	rule := device.Rule{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}
-	i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.Subsystem == "nvme" })
-	got := steps(device.Explain(h, []device.Rule{rule}, devices[i])[0])
-	if want := `no class node: t/tty: SUBSYSTEM is "nvme", not "tty"` + "\n"; !strings.HasSuffix(got, want) {
-		t.Errorf("%s", got)
-	}
-	if got := steps(device.Explain(h, everything, devices[i])[0]); !strings.HasSuffix(got, "no class node: no resource of class node is configured\n") {
-		t.Errorf("%s", got)
 	}
 }
 

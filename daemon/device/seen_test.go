@@ -3,7 +3,6 @@
 package device_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,49 +53,6 @@ func TestNodesWithoutAllocation(t *testing.T) {
 			}
 			t.Fatal("the recording has no such device")
 		})
-	}
-}
-
-// TestStepsNameTheRule checks that a step contains the rule and the key that decided, as they are in the configuration.
-func TestStepsNameTheRule(t *testing.T) {
-	rules := []device.Rule{
-		{Resource: "t/intel", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
-		{Resource: "t/out", Class: &device.NVMe, Exclude: map[string]string{"SUBSYSTEM": "block"}},
-		{Resource: "t/none", Class: &device.NVMe, Match: map[string]string{"NOTHING": "*"}},
-		{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
-		{Resource: "t/taken", Class: &device.NVMe, Match: map[string]string{"SUBSYSTEM": "block"}},
-	}
-	h, devices := loadMachine(t, "nvme")
-	at := func(rules []device.Rule, class *device.Class) (all []string) {
-		for _, u := range devices {
-			if device.ClassOf(u) == class {
-				for _, s := range device.Explain(h, rules, u)[0].Steps {
-					if s.Rule != "" {
-						all = append(all, s.Rule+" "+s.Key)
-					}
-				}
-				return all
-			}
-		}
-		return nil
-	}
-	if got, want := at(rules, &device.NVMe), []string{"t/intel match.PCI_ID", "t/out exclude.SUBSYSTEM", "t/none match.NOTHING", "t/taken match"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got, want := at([]device.Rule{{Resource: "t/all", Class: &device.NVMe}}, &device.NVMe), []string{"t/all name"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	for _, u := range devices {
-		if u.Subsystem != "nvme" || u.DevNode == "" {
-			continue
-		}
-		e := device.Explain(h, rules, u)[0]
-		if last := e.Steps[len(e.Steps)-1]; last.Rule != "t/tty" || last.Key != "match.SUBSYSTEM" {
-			t.Errorf("%+v", last)
-		}
-		if r, err := e.Taker(h, []device.Rule{{Resource: "t/x", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "nvme"}}}); r != nil || !errors.Is(err, device.ErrExcluded) {
-			t.Errorf("%+v takes the controller of other pods' drives, %v", r, err)
-		}
 	}
 }
 
