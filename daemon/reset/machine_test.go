@@ -409,6 +409,14 @@ func (m *machine) ask(r Request) Answer {
 	return a
 }
 
+// expect sends a request, and checks the result and a text in the answer.
+func (m *machine) expect(r Request, want Result, text string) {
+	m.Helper()
+	if got := m.ask(r); got.Result != want || !strings.Contains(got.Detail+got.Done, text) {
+		m.Errorf("answer is %+v, want %v with %q", got, want, text)
+	}
+}
+
 const minute = int64(time.Minute / time.Millisecond)
 
 // allowAll returns a configuration with one resource for each class. Each resource takes all devices of its class.

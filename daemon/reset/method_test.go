@@ -73,22 +73,33 @@ func TestControllerReset(t *testing.T) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
 		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},
 		{"another node", func(m *machine, n *fakeNode, r *Request) { m.nodes["/dev/nvme0"].node.number = "245:7" }, Answer{Result: Refused, Detail: "/dev/nvme0 is the node of another device: 245:7, not 245:0"}, nil},
+		{"replaced under the same name and number, just before the reset", func(m *machine, n *fakeNode, r *Request) {
+			r.TimeoutMS = 100
+			m.nodes["/dev/nvme0"].opened = func() {
+				m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
+			}
+		}, Answer{Result: Refused, Detail: disk0 + ` is not the requested device: wwid is "eui.02", not "eui.01"`}, nil},
 		{"by another name", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller:x" }, Answer{Result: Refused, Detail: `invalid method "nvme-controller:x": ` + knownMethods}, nil},
 		{"by erasing", func(m *machine, n *fakeNode, r *Request) { r.Method = "zero" }, Answer{Result: Refused, Detail: `invalid method "zero": ` + knownMethods}, nil},
 		{"no port", func(m *machine, n *fakeNode, r *Request) { r.Method = "dfl-port" }, Answer{Result: Refused, Detail: "nvme0n1 is not a DFL port"}, nil},
 		{"no VFIO", func(m *machine, n *fakeNode, r *Request) { r.Method = "vfio" }, Answer{Result: Refused, Detail: disk0 + " is not bound to a VFIO driver"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, n := oneNVMe(t)
-			r := resetOf0("nvme-controller")
-			c.change(m, n, &r)
-			if got := m.ask(r); !reflect.DeepEqual(got, c.want) {
-				t.Errorf("answer is %+v\nwant %+v", got, c.want)
-			}
-			if !reflect.DeepEqual(m.calls, c.calls) {
-				t.Errorf("it did %q, want %q", m.calls, c.calls)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				r := resetOf0("nvme-controller")
+				c.change(m, n, &r)
+				m.expectReset(r, c.want, c.calls)
+			})
 		})
+	}
+}
+
+// expectReset checks the answer to a request, and the calls that change something.
+func (m *machine) expectReset(r Request, want Answer, calls []string) {
+	m.Helper()
+	if got := m.ask(r); !reflect.DeepEqual(got, want) || !slices.Equal(m.calls, calls) {
+		m.Errorf("answer is %+v, it did %q\nwant %+v, %q", got, m.calls, want, calls)
 	}
 }
 
@@ -121,10 +132,7 @@ func TestComesBack(t *testing.T) {
 				r := resetOf0("nvme-controller")
 				r.Identity["diskseq"] = "9"
 				began := time.Now()
-				got := m.ask(r)
-				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
-					t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
-				}
+				m.expect(r, c.want, c.detail)
 				if took := time.Since(began); c.want == OK && (took < c.after || took > c.after+time.Second) || c.want != OK && took < r.Timeout() {
 					t.Errorf("it took %v", took)
 				}
@@ -168,9 +176,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
 	r.Method = "pci"
-	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "is reached by more than one PCI function") {
-		t.Errorf("answer is %+v", got)
-	}
+	m.expect(r, Refused, "is reached by more than one PCI function")
 }
 
 const portPath = "/sys/devices/pci0000:00/0000:00:1f.0/0000:05:00.0/fpga_region/region0/dfl-port.0"
@@ -286,9 +292,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 			m, group := vfioMachine(t)
 			c.change(m, group)
 			r := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: map[string]string{"vendor": "0x1b36"}}, Work: device.Work{Method: "vfio"}}
-			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
-				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
-			}
+			m.expect(r, c.want, c.detail)
 		})
 	}
 }
@@ -318,6 +322,7 @@ func TestFunctionReset(t *testing.T) {
 	ok := func(text string) Answer {
 		return Answer{Result: OK, Report: device.Report{Done: "pci reset of " + address0 + " by " + text}}
 	}
+	fallen := Answer{Result: Gone, Detail: address0 + " has not come back: the PCI configuration space does not answer: the device has fallen off the bus"}
 	for _, c := range []struct {
 		name   string
 		method string
@@ -399,21 +404,28 @@ func TestFunctionReset(t *testing.T) {
 		{"nothing works", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.onWrite = func(string, string) error { return unix.ENOTTY }
 		}, Answer{Result: Unsupported, Detail: "reset " + address0 + ": no method works: inappropriate ioctl for device"}, []string{writeReset}},
+		{"does not answer afterwards", "pci", func(m *machine, n *fakeNode, r *Request) { m.fallsOff("active") }, fallen, []string{writeReset}},
+		{"does not answer afterwards, and is suspended", "pci", func(m *machine, n *fakeNode, r *Request) { m.fallsOff("suspended") }, fallen, []string{writeReset}},
 		{"another request", "pci", func(m *machine, n *fakeNode, r *Request) { m.lockElsewhere(function0) }, Answer{Result: Busy, Detail: "another request for " + function0 + " is in progress"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, n := oneNVMe(t)
-			m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
-			m.selectsAll()
-			r := functionRequest(c.method)
-			c.change(m, n, &r)
-			if got := m.ask(r); !reflect.DeepEqual(got, c.want) {
-				t.Errorf("answer is %+v\nwant %+v", got, c.want)
-			}
-			if !slices.Equal(m.calls, c.calls) {
-				t.Errorf("it did %q, want %q", m.calls, c.calls)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
+				m.selectsAll()
+				r := functionRequest(c.method)
+				c.change(m, n, &r)
+				m.expectReset(r, c.want, c.calls)
+			})
 		})
+	}
+}
+
+// fallsOff makes all reads of function0 return ones after its reset. The kernel shows this status of its power.
+func (m *machine) fallsOff(status string) {
+	m.onWrite = func(string, string) error {
+		m.files(map[string]string{function0 + "/config": string(bytes.Repeat([]byte{0xff}, 64)), function0 + "/power/runtime_status": status + "\n"})
+		return nil
 	}
 }
 
@@ -465,42 +477,4 @@ func TestRootBus(t *testing.T) {
 			t.Errorf("%q hits %q, want %q", methods, got, want)
 		}
 	}
-}
-
-// TestFunctionDoesNotAnswer checks that a function counts as gone if all reads after its reset return ones. This also holds
-// if the kernel has suspended the function again.
-func TestFunctionDoesNotAnswer(t *testing.T) {
-	for _, status := range []string{"active", "suspended"} {
-		synctest.Test(t, func(t *testing.T) {
-			m, _ := oneNVMe(t)
-			m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
-			m.selectsAll()
-			m.onWrite = func(name, _ string) error {
-				m.files(map[string]string{
-					function0 + "/config":               string(bytes.Repeat([]byte{0xff}, 64)),
-					function0 + "/power/runtime_status": status + "\n",
-				})
-				return nil
-			}
-			if got := m.ask(functionRequest("pci")); got.Result != Gone || !strings.Contains(got.Detail, "the device has fallen off the bus") {
-				t.Errorf("answer of a function that is %s is %+v", status, got)
-			}
-		})
-	}
-}
-
-// TestControllerIsSwapped checks that a controller is not reset if it has replaced another one under the same name and
-// number.
-func TestControllerIsSwapped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, _ := oneNVMe(t)
-		m.nodes["/dev/nvme0"].opened = func() {
-			m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
-		}
-		r := resetOf0("nvme-controller")
-		r.TimeoutMS = 100
-		if got := m.ask(r); got.Result != Refused || len(m.calls) > 0 {
-			t.Errorf("answer is %+v, it did %q", got, m.calls)
-		}
-	})
 }

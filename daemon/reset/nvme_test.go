@@ -32,25 +32,6 @@ func TestAdminCommand(t *testing.T) {
 	}
 }
 
-// TestFormatWord checks that a format keeps the settings of the namespace.
-func TestFormatWord(t *testing.T) {
-	for _, c := range []struct {
-		flbas, dps uint8
-		ses, want  uint32
-	}{
-		{0, 0, 1, 0x200},
-		{0, 0, 2, 0x400},
-		{0x01, 0, 1, 0x201},                // LBA format 1
-		{0x13, 0, 1, 0x213},                // metadata at the end of the block
-		{0x02, 0x0b, 1, 0x200 | 0x160 | 2}, // protection type 3, in the first bytes
-		{0x7f, 0x0f, 2, 0x35ff},            // all settings
-	} {
-		if got := formatWord(namespace{flbas: c.flbas, dps: c.dps}, c.ses); got != c.want {
-			t.Errorf("FLBAS %#x, DPS %#x, SES %d is %#x, want %#x", c.flbas, c.dps, c.ses, got, c.want)
-		}
-	}
-}
-
 // fakeDrive answers admin commands like a controller with namespaces.
 type fakeDrive struct {
 	*machine
@@ -134,133 +115,120 @@ func (d *fakeDrive) commands() (all []string) {
 
 const secondPath = controller0 + "/nvme0n2"
 
-func TestFormat(t *testing.T) {
+const (
+	formatted     = "admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"
+	formattedKeys = "admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"
+	blockErase    = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x2 cdw11 0x0 timeout 5000"
+	cryptoErase   = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x4 cdw11 0x0 timeout 5000"
+	overwrite     = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x13 cdw11 0x0 timeout 5000"
+)
+
+// TestEraseCommands checks which commands reach a drive, and how their results are reported.
+func TestEraseCommands(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
-		change       func(d *fakeDrive, first, second *fakeNode, r *Request)
+		change       func(d *fakeDrive, first *fakeNode, r *Request)
 		want         Result
 		text         string
 		commands     []string
 	}{
 		{
-			"user data", "format", func(*fakeDrive, *fakeNode, *fakeNode, *Request) {}, OK,
+			"user data", "format", func(*fakeDrive, *fakeNode, *Request) {}, OK,
 			"formatted namespace 1, SES 1, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, all read as zeroes",
-			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
+			[]string{formatted},
 		},
 		{
-			"cryptographic", "crypto-erase", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
+			"cryptographic", "crypto-erase", func(d *fakeDrive, first *fakeNode, r *Request) {
+				d.flbas, d.dps = 0x43, 0x0a
 				d.format = func() (uint16, error) { first.noise(); return 0, nil }
-			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, all have changed, 1024 have random content",
-			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
+			}, OK, "SES 2, LBA format 35 kept; 1024 blocks of 4096 bytes contained data before, all have changed, 1024 have random content",
+			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x2543 cdw11 0x0 timeout 600000"},
 		},
 		{
-			"ignored", "crypto-erase", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
+			"ignored", "crypto-erase", func(d *fakeDrive, first *fakeNode, r *Request) {
 				d.format = func() (uint16, error) { return 0, nil }
 			}, Failed, "the content at byte 0 has not changed",
-			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
+			[]string{formattedKeys},
 		},
-		{"no such command", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
-		{"no keys", "crypto-erase", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.fna = 0 }, Unsupported, "has no cryptographic erasure", nil},
-		{"hits the other one too", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
+		{
+			"all settings are kept", "crypto-erase", func(d *fakeDrive, first *fakeNode, r *Request) {
+				d.flbas, d.dps = 0x7f, 0x0f
+				d.format = func() (uint16, error) { first.noise(); return 0, nil }
+			}, OK, "SES 2, LBA format ",
+			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x35ff cdw11 0x0 timeout 600000"},
+		},
+		{"no such command", "format", func(d *fakeDrive, first *fakeNode, r *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
+		{"no keys", "crypto-erase", func(d *fakeDrive, first *fakeNode, r *Request) { d.fna = 0 }, Unsupported, "has no cryptographic erasure", nil},
+		{"hits the other one too", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.fna, r.Together = 1<<0, []string{secondPath}
 		}, Refused, `nvme0n2 would be erased too; erase nvme0n1 alone with scrub = "zero"`, nil},
-		{"erases the other one too", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be erased too", nil},
+		{"erases the other one too", "format", func(d *fakeDrive, first *fakeNode, r *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be erased too", nil},
 		{
-			"erases all, and is alone", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
+			"erases all, and is alone", "format", func(d *fakeDrive, first *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
 			OK, "formatted namespace 1",
-			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
+			[]string{formatted},
 		},
-		{"a namespace that is nowhere", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
+		{"a namespace that is nowhere", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.alone().fna, d.nsids = 1<<1, []uint32{1, 7}
 		}, Refused, "namespace 7 would be erased too", nil},
-		{"a namespace without a disk", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
+		{"a namespace without a disk", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.fna = 1 << 1
 			d.alone().files(map[string]string{controller0 + "/ng0n3/subsystem": in(controller0+"/ng0n3", "/sys/class/nvme-generic")})
 		}, Refused, "cannot determine whether ng0n3, which has no disk, is used", nil},
-		{"over a network", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
+		{"over a network", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
 		}, Refused, "controller nvme0 is connected by tcp", nil},
-		{"invalid format", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
+		{"invalid format", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.format = func() (uint16, error) { return 0x410a, nil }
-		}, Failed, "format nvme0n1: NVMe status 0x10a", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"invalid opcode", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
+		}, Failed, "format nvme0n1: NVMe status 0x10a", []string{formatted}},
+		{"invalid opcode", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.format = func() (uint16, error) { return 0x4001, nil }
-		}, Unsupported, "NVMe status 0x001: invalid command opcode", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"reset meanwhile", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
+		}, Unsupported, "NVMe status 0x001: invalid command opcode", []string{formatted}},
+		{"reset meanwhile", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.format = func() (uint16, error) { return 0, unix.EINTR }
-		}, Failed, "the controller was reset in the meantime", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"smaller than before", "format", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
+		}, Failed, "the controller was reset in the meantime", []string{formatted}},
+		{"smaller than before", "format", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.format = func() (uint16, error) { first.data = make([]byte, 1<<20); return 0, nil }
-		}, Failed, "the size of nvme0n1 was 4194304 bytes (blocks of 512), and is now 1048576 bytes (blocks of 512)", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			d, first, second := newDrive(t)
-			r := eraseOf0(c.method)
-			c.change(d, first, second, &r)
-			if got := d.ask(r); got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) {
-				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.text)
-			}
-			if got := d.commands(); !reflect.DeepEqual(got, c.commands) {
-				t.Errorf("commands are %q, want %q", got, c.commands)
-			}
-		})
-	}
-}
-
-const (
-	blockErase  = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x2 cdw11 0x0 timeout 5000"
-	cryptoErase = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x4 cdw11 0x0 timeout 5000"
-	overwrite   = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x13 cdw11 0x0 timeout 5000"
-)
-
-func TestSanitize(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		change   func(d *fakeDrive, r *Request)
-		want     Result
-		text     string
-		commands []string
-	}{
-		{"done at once", func(d *fakeDrive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes contained data before, all read as zeroes", []string{blockErase}},
-		{"keys only", func(d *fakeDrive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
-		{"overwriting only", func(d *fakeDrive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
-		{"a namespace that is attached nowhere", func(d *fakeDrive, r *Request) { d.oacs, d.detached = d.oacs|1<<3, []uint32{1, 9} }, Refused, "namespace 9 would be erased too", nil},
-		{"nothing of the kind", func(d *fakeDrive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", nil},
-		{"done before, not written since", func(d *fakeDrive, r *Request) {
+		}, Failed, "the size of nvme0n1 was 4194304 bytes (blocks of 512), and is now 1048576 bytes (blocks of 512)", []string{formatted}},
+		{"done at once", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes contained data before, all read as zeroes", []string{blockErase}},
+		{"keys only", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
+		{"overwriting only", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
+		{"a namespace that is attached nowhere", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.oacs, d.detached = d.oacs|1<<3, []uint32{1, 9} }, Refused, "namespace 9 would be erased too", nil},
+		{"nothing of the kind", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", nil},
+		{"done before, not written since", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.state(0x101, 65535, actBlockErase, 1)
-			d.nodes["/dev/nvme0n1"].set(0)
+			first.set(0)
 		}, OK, "sanitized the NVM subsystem, action 2; the disk was blank", nil},
-		{"done before, not written since, and not blank", func(d *fakeDrive, r *Request) { d.state(0x101, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
-		{"failed before, and the next keeps all", func(d *fakeDrive, r *Request) {
+		{"done before, not written since, and not blank", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.state(0x101, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
+		{"failed before, and the next keeps all", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.state(3, 100, actBlockErase, 1)
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
 		}, Failed, "may be old, because it was not read before the erasure", []string{blockErase}},
-		{"done before, written since", func(d *fakeDrive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
-		{"fails", func(d *fakeDrive, r *Request) {
+		{"done before, written since", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
+		{"fails", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(3, 100, actBlockErase, 1); return 0, nil }
 		}, Failed, "has failed, and the disk refuses all reads and writes", []string{blockErase}},
-		{"failed before, again", func(d *fakeDrive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "the disk could not be read before", []string{blockErase}},
-		{"not possible now", func(d *fakeDrive, r *Request) {
+		{"failed before, again", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "the disk could not be read before", []string{blockErase}},
+		{"not possible now", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.sanitize = func() (uint16, error) { return 0x411b, nil }
 		}, Failed, "sanitize prohibited while a persistent memory region is enabled", []string{blockErase}},
-		{"lost its head", func(d *fakeDrive, r *Request) {
+		{"lost its head", "sanitize", func(d *fakeDrive, first *fakeNode, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
 		}, Failed, "the content at byte 0 has not changed", []string{blockErase}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.method+"/"+c.name, func(t *testing.T) {
 			d, first, _ := newDrive(t)
-			d.alone().sanicap = sanitizeBlock | sanitizeCrypto
+			if c.method == "sanitize" {
+				d.alone().sanicap = sanitizeBlock | sanitizeCrypto
+			}
 			d.sanitize = func() (uint16, error) {
 				d.state(1, 65535, actBlockErase, 1)
 				first.set(0)
 				return 0, nil
 			}
-			r := eraseOf0("sanitize")
-			c.change(d, &r)
-			got := d.ask(r)
-			if got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) {
-				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.text)
-			}
+			r := eraseOf0(c.method)
+			c.change(d, first, &r)
+			d.expect(r, c.want, c.text)
 			if got := d.commands(); !reflect.DeepEqual(got, c.commands) {
 				t.Errorf("commands are %q, want %q", got, c.commands)
 			}
@@ -379,9 +347,7 @@ func TestAdminCommandErrors(t *testing.T) {
 				}
 				return d.admin(got, data)
 			}
-			if got := d.ask(eraseOf0(c.method)); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
-				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
-			}
+			d.expect(eraseOf0(c.method), c.want, c.detail)
 			if got := d.commands(); got != nil {
 				t.Errorf("commands are %q", got)
 			}

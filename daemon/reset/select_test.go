@@ -148,9 +148,7 @@ func TestReplacedAfterSelection(t *testing.T) {
 	}
 	r := eraseOf0("zero")
 	r.Identity = map[string]string{"nsid": "1"}
-	if got := m.full(r); got.Result != Gone || !strings.Contains(got.Detail, "was replaced by another disk") {
-		t.Errorf("answer is %+v", got)
-	}
+	m.expect(r, Gone, "was replaced by another disk")
 	m.checkUntouched()
 	if string(n.data) != was {
 		t.Error("the disk has changed")
@@ -198,9 +196,7 @@ func TestReconfiguredAfterSelection(t *testing.T) {
 	}
 	r := eraseOf0("zero")
 	r.Resource = "example.org/scratch"
-	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "does not select nvme0n1") {
-		t.Errorf("answer is %+v", got)
-	}
+	m.expect(r, Refused, "does not select nvme0n1")
 	if n.blank() {
 		t.Error("the host's data is gone")
 	}

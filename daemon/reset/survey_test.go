@@ -136,6 +136,9 @@ func TestReadEndsWithClient(t *testing.T) {
 	}
 }
 
+// qemu is a process that has disk0 open.
+var qemu = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259}}}
+
 // TestClaimDuringSurvey checks that another process can claim the disk during a survey, and that the survey notices this.
 func TestClaimDuringSurvey(t *testing.T) {
 	for _, c := range []struct {
@@ -187,20 +190,13 @@ func TestClaimDuringSurvey(t *testing.T) {
 // TestSurveyOfAnOpenDisk checks that a survey has no result if another process has the disk open when the read begins or
 // ends.
 func TestSurveyOfAnOpenDisk(t *testing.T) {
-	other := []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259}}}
-	for name, now := range map[string][]cgroup.Holder{"before": other, "after": nil} {
+	for name, holders := range map[string][2][]cgroup.Holder{"before": {qemu, nil}, "after": {nil, qemu}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, n := oneNVMe(t)
-				m.others = now
-				n.onRead = func(int64, int) {
-					if m.others = other; name == "before" {
-						m.others = nil
-					}
-				}
-				if got := m.full(surveyOf0(0)); got.Result != Busy || got.Detail != "nvme0n1 is open in process 42 (\"qemu\")" {
-					t.Errorf("answer is %+v", got)
-				}
+				m.others = holders[0]
+				n.onRead = func(int64, int) { m.others = holders[1] }
+				m.expect(surveyOf0(0), Busy, "nvme0n1 is open in process 42 (\"qemu\")")
 			})
 		})
 	}
@@ -208,16 +204,10 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 
 func TestSurveyIsRefused(t *testing.T) {
 	m, n := oneNVMe(t)
-	if got := m.full(surveyOf0(int64(len(n.data)) + 1)); got.Result != Refused || !strings.Contains(got.Detail, "cannot continue at byte 4194305") {
-		t.Errorf("answer is %+v", got)
-	}
+	m.expect(surveyOf0(int64(len(n.data))+1), Refused, "cannot continue at byte 4194305")
 	r := surveyOf0(0)
 	r.SysPath, r.Class, r.Identity = controller0, "node", map[string]string{"serial": "S1"}
-	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "is not a disk") {
-		t.Errorf("answer is %+v", got)
-	}
+	m.expect(r, Refused, "is not a disk")
 	m.lockElsewhere(disk0)
-	if got := m.full(surveyOf0(0)); got.Result != Late || !strings.Contains(got.Detail, "another request for ") {
-		t.Errorf("answer is %+v", got)
-	}
+	m.expect(surveyOf0(0), Late, "another request for ")
 }
