@@ -502,10 +502,7 @@ func TestAskerHangsUp(t *testing.T) {
 	proc := newTree(t)
 	for pid := range 100 { // the kernel does not answer about these processes, so the search would take seconds
 		proc.process(100+pid, "x", "S", 0, 1)
-		path := filepath.Join(proc.dir, fmt.Sprint(100+pid), "maps")
-		if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		proc.pipe(fmt.Sprintf("%d/maps", 100+pid))
 	}
 	end, helper, stderr := startHelper(t, proc.dir, `{"nodes":["c 1:3"]}`)
 	pipe, err := os.OpenFile(filepath.Join(proc.dir, "100/maps"), os.O_WRONLY, 0) // waits for the search
@@ -538,6 +535,12 @@ func onHost(t *testing.T) {
 func TestHoldersUnderAttack(t *testing.T) {
 	onHost(t)
 	dir := "/dev/shm"
+	holder := func(role string, args ...string) func(t *testing.T) []int {
+		return func(t *testing.T) []int {
+			pid, _ := child(t, role, args...)
+			return []int{pid}
+		}
+	}
 	for _, c := range []struct {
 		name  string
 		start func(t *testing.T) []int // processes that hold the first requested device
@@ -565,10 +568,7 @@ func TestHoldersUnderAttack(t *testing.T) {
 			}
 			return nil
 		}},
-		{"threads with tables of their own", func(t *testing.T) []int {
-			pid, _ := child(t, "threads", "8000", "/dev/full")
-			return []int{pid}
-		}},
+		{"threads with tables of their own", holder("threads", "8000", "/dev/full")},
 		{"forks", func(t *testing.T) []int {
 			child(t, "forks")
 			return nil
@@ -578,10 +578,7 @@ func TestHoldersUnderAttack(t *testing.T) {
 			awaitState(t, pid, "D")
 			return []int{pid}
 		}},
-		{"not dumpable", func(t *testing.T) []int {
-			pid, _ := child(t, "undumpable", "/dev/full")
-			return []int{pid}
-		}},
+		{"not dumpable", holder("undumpable", "/dev/full")},
 		{"namespaces of its own", func(t *testing.T) []int {
 			pid, _ := childWith(t, &syscall.SysProcAttr{
 				Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP,
@@ -625,12 +622,19 @@ func TestHoldersUnderAttack(t *testing.T) {
 // of the pod.
 func inPod(t *testing.T, start func(t *testing.T) []int) []int {
 	t.Helper()
-	r := realRoot(t, 1)
-	r.do("+kubepods", "+kubepods/pod"+uid)
+	r := realPod(t, 1)
 	r.move(os.Getpid(), "kubepods/pod"+uid)
 	defer r.move(os.Getpid(), "")
 	t.Cleanup(r.awaitEmpty)
 	return start(t)
+}
+
+// realPod is [realRoot] with the cgroup of a pod.
+func realPod(t *testing.T, version int) root {
+	t.Helper()
+	r := realRoot(t, version)
+	r.do("+kubepods", "+kubepods/pod"+uid)
+	return r
 }
 
 // awaitEmpty waits until the processes of the pod have ended.
@@ -649,8 +653,7 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 	onHost(t)
 	t.Setenv("CLOCK", "real")
 	before, _ := runHolders(t)
-	r := realRoot(t, 1)
-	r.do("+kubepods", "+kubepods/pod"+uid)
+	r := realPod(t, 1)
 	for range 500 {
 		idle := exec.Command("sleep", "infinity")
 		if err := idle.Start(); err != nil {
@@ -706,8 +709,7 @@ func TestHiding(t *testing.T) {
 	} {
 		for version := 1 + strings.Count(args[0], "chain"); version <= 2; version++ { // version 1 does not show the pod of a process that exits
 			t.Run(fmt.Sprintf("%s, cgroup %d", name, version), func(t *testing.T) {
-				r := realRoot(t, version)
-				r.do("+kubepods", "+kubepods/pod"+uid)
+				r := realPod(t, version)
 				t.Cleanup(r.awaitEmpty)
 				if args[0] == "chain" {
 					child(t, "chain", args[1], filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs"))
@@ -738,15 +740,13 @@ func TestEndedProcess(t *testing.T) {
 		proc.link("7/task/7", "../..")
 		proc.write("7/task/a/x", "") // each directory counts as a thread
 		proc.write("7/task/b/x", "")
-		proc.remove("7/maps")
-		maps, stat, ended := filepath.Join(proc.dir, "7/maps"), filepath.Join(proc.dir, "7/stat"), make(chan error)
-		fifoErr := unix.Mkfifo(maps, 0o600)
+		maps, stat, ended := proc.pipe("7/maps"), filepath.Join(proc.dir, "7/stat"), make(chan error)
 		go func() {
 			pipe, err := os.OpenFile(maps, os.O_WRONLY, 0) // waits for the scan
 			ended <- errors.Join(err, os.Remove(maps), os.WriteFile(maps, nil, 0o600), os.Remove(stat), os.Symlink("../"+after, stat), pipe.Close())
 		}()
 		a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
-		if err := errors.Join(fifoErr, err, <-ended); err != nil || (a.Err("a") != nil) != unread {
+		if err := errors.Join(err, <-ended); err != nil || (a.Err("a") != nil) != unread {
 			t.Errorf("%s: %+v, %v", after, a, err)
 		}
 	}
@@ -800,11 +800,7 @@ func TestStuck(t *testing.T) {
 			for pod := range c.pods {
 				for range c.each {
 					add(pid, fmt.Sprint("a", pod))
-					path := filepath.Join(proc.dir, fmt.Sprint(pid), "maps")
-					if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil { // opening this pipe waits for a writer
-						t.Fatal(err)
-					}
-					fifos = append(fifos, path)
+					fifos = append(fifos, proc.pipe(fmt.Sprintf("%d/maps", pid)))
 					pid++
 				}
 			}
@@ -914,11 +910,7 @@ func TestTimeOfPods(t *testing.T) {
 // the next list does not contain is no longer mapped.
 func TestReplacedMappings(t *testing.T) {
 	proc := newTree(t)
-	maps := filepath.Join(proc.dir, "1/maps")
-	proc.remove("1/maps")
-	if err := unix.Mkfifo(maps, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	maps := proc.pipe("1/maps")
 	done, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- replaceMappings(maps, done) }()
 	a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
@@ -991,8 +983,7 @@ func TestStoredFilesAreBounded(t *testing.T) {
 // the pod of the threads would count as unread.
 func TestWorkOfThreads(t *testing.T) {
 	onHost(t)
-	r := realRoot(t, 1)
-	r.do("+kubepods", "+kubepods/pod"+uid)
+	r := realPod(t, 1)
 	pid, _ := child(t, "threads", "1200", "/dev/full")
 	r.move(pid, "kubepods/pod"+uid)
 	defer r.move(pid, "")
@@ -1050,8 +1041,7 @@ func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	needsRoot(t)
 	for version := 1; version <= 2; version++ {
 		t.Run(fmt.Sprint("cgroup ", version), func(t *testing.T) {
-			r := realRoot(t, version)
-			r.do("+kubepods", "+kubepods/pod"+uid)
+			r := realPod(t, version)
 			pid, _ := child(t, "moving", "/var/tmp")
 			r.move(pid, "kubepods/pod"+uid)
 			defer r.move(pid, "")

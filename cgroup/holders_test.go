@@ -71,6 +71,17 @@ func (t tree) process(pid int, comm, state string, flags, threads int) {
 	}
 }
 
+// pipe replaces a file by a pipe. A scan that opens the pipe waits for a writer.
+func (t tree) pipe(name string) (path string) {
+	t.Helper()
+	t.remove(name)
+	path = filepath.Join(t.dir, name)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func (t tree) remove(name string) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(t.dir, name)); err != nil {
