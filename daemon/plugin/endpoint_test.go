@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,82 +175,35 @@ func (b *bench) client() pluginapi.DevicePluginClient {
 	return pluginapi.NewDevicePluginClient(conn)
 }
 
-func TestEndpointSocketLifetime(t *testing.T) {
-	b := newBench(t)
-	sockets := b.sockets()
-	if len(sockets) != 1 {
-		t.Fatalf("sockets %v, want one", sockets)
-	}
-	info, err := os.Lstat(sockets[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mode := info.Mode(); mode != os.ModeSocket|0o600 {
-		t.Errorf("mode %v, want a socket with 0600", mode)
-	}
-	b.stop()
-	if left := b.sockets(); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-}
-
-// refusing is a kubelet that refuses the first registrations.
-type refusing struct {
+// registry is a kubelet that accepts a registration unless open fails.
+type registry struct {
 	pluginapi.UnimplementedRegistrationServer
-	mu       sync.Mutex
-	refusals int
-	open     func(context.Context) error // opens the stream before it answers, or nil
-	accepted chan string                 // endpoints
+	open func(context.Context) error // opens the stream before the answer
 }
 
-func (r *refusing) Register(ctx context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.refusals > 0 {
-		r.refusals--
-		return nil, errors.New("the client connection is closing")
-	}
-	if r.open != nil {
-		if err := r.open(ctx); err != nil {
-			return nil, err
-		}
-	}
-	r.accepted <- req.GetEndpoint()
-	return &pluginapi.Empty{}, nil
+func (r *registry) Register(ctx context.Context, _ *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	return &pluginapi.Empty{}, r.open(ctx)
 }
 
-func serveRegistration(t *testing.T, dir string, r *refusing) {
-	t.Helper()
-	l, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+// TestRegistrationIsRepeated has a kubelet that refuses the first registration, and opens no stream after the second. Then it
+// simulates a race in the device manager that disconnects a working stream. Like the kubelet, it opens the stream during the
+// call. The endpoint waits only a second for a stream that opens later.
+func TestRegistrationIsRepeated(t *testing.T) {
+	b := newBench(t)
+	var calls atomic.Int32
+	client, cuts := b.client(), make(chan context.CancelFunc, 10)
+	l, err := net.Listen("unix", filepath.Join(b.dir, "kubelet.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	pluginapi.RegisterRegistrationServer(server, r)
-	go server.Serve(l)
-	t.Cleanup(server.Stop)
-}
-
-// A kubelet refuses the first registrations, and then opens no stream. The endpoint registers until there is a stream.
-func TestRegistrationIsRepeated(t *testing.T) {
-	b := newBench(t)
-	r := &refusing{refusals: 3, accepted: make(chan string, 10)}
-	serveRegistration(t, b.dir, r)
-	for range 2 {
-		select {
-		case <-r.accepted:
-		case <-time.After(patience):
-			t.Fatal("not registered")
+	pluginapi.RegisterRegistrationServer(server, &registry{open: func(call context.Context) error {
+		switch calls.Add(1) {
+		case 1:
+			return errors.New("the client connection is closing")
+		case 2:
+			return nil
 		}
-	}
-}
-
-// TestEndedStreamIsRegisteredAgain simulates a race in the device manager that disconnects a working stream. Like the
-// kubelet, it opens the stream during the call. The endpoint waits only a second for a stream that opens later.
-func TestEndedStreamIsRegisteredAgain(t *testing.T) {
-	b := newBench(t)
-	client, cuts := b.client(), make(chan context.CancelFunc, 10)
-	serveRegistration(t, b.dir, &refusing{accepted: make(chan string, 10), open: func(call context.Context) error {
 		ctx, cut := context.WithCancel(t.Context())
 		stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
 		if err == nil {
@@ -262,6 +216,8 @@ func TestEndedStreamIsRegisteredAgain(t *testing.T) {
 		cuts <- cut
 		return nil
 	}})
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
 	for range 3 {
 		var cut context.CancelFunc
 		select {
@@ -330,18 +286,6 @@ func TestOneAnswerForEachContainer(t *testing.T) {
 		if len(c.GetDevices()) != 1 || c.GetDevices()[0].GetContainerPath() != "/dev/widget0" || c.GetDevices()[0].GetPermissions() != "rw" {
 			t.Errorf("nodes are %v", c.GetDevices())
 		}
-	}
-}
-
-func TestPreferredAllocationNeverFails(t *testing.T) {
-	b := newBench(t)
-	answer, err := b.client().GetPreferredAllocation(t.Context(), &pluginapi.PreferredAllocationRequest{
-		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{
-			{AvailableDeviceIDs: []string{"invented"}, MustIncludeDeviceIDs: []string{"other"}, AllocationSize: -7},
-		},
-	})
-	if err != nil || len(answer.GetContainerResponses()) != 1 || len(answer.GetContainerResponses()[0].GetDeviceIDs()) != 0 {
-		t.Errorf("answer %v, error %v; want one empty answer", answer, err)
 	}
 }
 
@@ -415,5 +359,25 @@ func TestEndOfEarlierEndpoint(t *testing.T) {
 			t.Errorf("older %v: asked %d times", older, asked)
 		}
 		h.stop()
+	}
+}
+
+// A client that connects and sends nothing does not prevent the endpoint from stopping.
+func TestStopWithSilentClient(t *testing.T) {
+	b := newBench(t)
+	conn, err := net.Dial("unix", b.sockets()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ended := make(chan struct{})
+	go func() {
+		b.stop()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the endpoint has not ended")
 	}
 }

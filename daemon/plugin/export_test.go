@@ -14,11 +14,6 @@ var RemoveStale = removeStale
 // Others exports others for tests.
 func (w *Watch) Others() (live []int, ended, events int) { return w.otherPlugins() }
 
-// Service returns the service without a socket, for tests with their own clock.
-func (e *Endpoint) Service() pluginapi.DevicePluginServer {
-	return service{Endpoint: e}
-}
-
 // Answer returns what a container gets for these devices.
 func (e *Endpoint) Answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	return service{Endpoint: e}.answer(devices)

@@ -268,27 +268,6 @@ func (h *heldBench) asked() int {
 	return h.counting.asked
 }
 
-// If another plugin serves a resource, the endpoint registers the resource only after that plugin has ended and the kubelet
-// counts none of its devices.
-func TestHeldBackUntilTheOtherEnds(t *testing.T) {
-	h := newHeldBench(t, true, "x")
-	k := h.startKubelet()
-	end := h.servePlugin("vendor.sock")
-	h.waitHeld(true)
-	h.look()
-	if s := h.endpoint.Status(); s.Registered || s.Connected || s.Held != "another plugin serves example.org/widget: the kubelet counts x" {
-		t.Errorf("%+v", s)
-	}
-	h.counting.set(nil) // all devices of the other plugin are unhealthy
-	h.look()
-	if h.endpoint.Status().Held == "" || len(h.registered) > 0 {
-		t.Error("registered while the other plugin lives")
-	}
-	end()
-	h.waitHeld(false)
-	h.waitConnected(k, h.registered)
-}
-
 // If another plugin exists and the kubelet cannot be queried, the endpoint retries until it can.
 func TestKubeletUnreachable(t *testing.T) {
 	h := newHeldBench(t, true)
@@ -343,21 +322,6 @@ func TestKubeletRestartsWhileHeld(t *testing.T) {
 	k.Stop()
 	h.startKubelet()
 	h.counting.news.waitFor(t, "the new kubelet is asked", func() bool { return h.asked() != before })
-}
-
-// If another plugin registers after us, our stream stays open. Since 1.37, the kubelet counts the devices of an ended plugin as
-// long as our stream is open.
-func TestOvertakenWhileListStays(t *testing.T) {
-	h := newHeldBench(t, true)
-	k := h.startKubelet()
-	h.waitConnected(k, h.registered)
-	end := h.servePlugin("vendor.sock")
-	h.setCounted("x")
-	h.waitHeld(true)
-	end()
-	h.waitHeld(false)
-	h.counting.set(nil) // the kubelet has processed the end of our stream
-	h.waitConnected(k, h.registered)
 }
 
 // TestCordonKeepsPod checks that a container can start again with a cordoned device that its pod holds, unless the

@@ -3,39 +3,12 @@
 package plugin
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/verdict"
 )
-
-func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
-	offer := &inventory.Offer{}
-	for i := range 40_000 {
-		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
-		})
-	}
-	if list, left := (&Resource{Shares: 1}).response(offer); len(list.Devices) != len(offer.Devices) || left > 0 {
-		t.Fatalf("%d of %d devices, though they fit", len(list.Devices), len(offer.Devices))
-	}
-	// A list with twice as many devices is too large.
-	for i := range 50_000 {
-		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-b-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
-		})
-	}
-	list, left := (&Resource{Shares: 1}).response(offer)
-	if n := proto.Size(list); n > 4<<20 || left == 0 || len(list.Devices)+left != len(offer.Devices) {
-		t.Errorf("the list has %d bytes, %d devices are left out", n, left)
-	}
-}
 
 // The longest ID with the number of its last share must not be longer than api.proto allows. No ID may be mistaken for a
 // share.

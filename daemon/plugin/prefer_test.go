@@ -148,15 +148,6 @@ func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	return offerOf(numa, paths...)
 }
 
-func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
-	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
-	r := Resource{Shares: 2}
-	got := r.prefer(o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
-	if want := []string{"a::0", "b::0"}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 // The choice is the same as if shares were chosen one by one, each from the device with the fewest used shares.
 func TestSpreadEqualsSingleChoices(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
