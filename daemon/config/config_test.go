@@ -59,70 +59,6 @@ func values(c config.Config) config.Config {
 	return config.Config{Paths: c.Paths, Hardware: c.Hardware, Reset: c.Reset, Resources: c.Resources}
 }
 
-func TestDefault(t *testing.T) {
-	c := config.Default()
-	want := []struct {
-		name, class string
-		match       map[string]string
-		method      string
-	}{
-		{"nvidia.com/gpu", "gpu", map[string]string{"PCI_ID": "10DE:*"}, config.Auto},
-		{"amd.com/gpu", "gpu", map[string]string{"PCI_ID": "1002:*"}, config.Auto},
-		{"gpu.intel.com/i915", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}, config.Auto},
-		{"gpu.intel.com/xe", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}, config.Auto},
-		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}, config.Auto},
-		{"xilinx.com/fpga", "fpga", map[string]string{"DRIVER": "xocl"}, config.Auto},
-		{"metalplug.io/infiniband", "infiniband", nil, config.None},
-	}
-	if len(c.Resources) != len(want) {
-		t.Fatalf("%d default resources, want %d", len(c.Resources), len(want))
-	}
-	for i, w := range want {
-		got := c.Resources[i]
-		expected := config.Resource{
-			Name: w.name, Class: w.class, Match: w.match,
-			Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
-			Reset:    config.ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
-			Optional: true,
-		}
-		if !reflect.DeepEqual(got, expected) {
-			t.Errorf("resource %d is\n%+v, want\n%+v", i, got, expected)
-		}
-	}
-}
-
-func TestRules(t *testing.T) {
-	c := good(t, `
-[[resource]]
-name = "example.com/a"
-class = "nvme"
-match = { ID_MODEL = "A*", "ATTR{queue/rotational}" = "0" }
-exclude = { ID_SERIAL_SHORT = "S1|S2" }
-allow_in_use = true
-reset.scrub = "none"
-[[resource]]
-name = "example.com/b"
-class = "infiniband"
-[[resource]]
-name = "example.com/c"
-class = "infiniband"
-umad = true
-issm = true
-`)
-	want := []device.Rule{
-		{
-			Resource: "example.com/a", Class: &device.NVMe,
-			Match:   map[string]string{"ID_MODEL": "A*", "ATTR{queue/rotational}": "0"},
-			Exclude: map[string]string{"ID_SERIAL_SHORT": "S1|S2"}, AllowInUse: true,
-		},
-		{Resource: "example.com/b", Class: &device.InfiniBand},
-		{Resource: "example.com/c", Class: &device.InfiniBand, Extras: []string{"umad", "issm"}},
-	}
-	if got := c.Rules()[:3]; !reflect.DeepEqual(got, want) {
-		t.Errorf("rules\n%+v, want\n%+v", got, want)
-	}
-}
-
 // TestPending checks that each key that a reload does not apply is listed.
 func TestPending(t *testing.T) {
 	now := config.Default()
@@ -162,7 +98,7 @@ func TestReloaded(t *testing.T) {
 	}
 }
 
-// Every key, in every TOML notation, sets the right field.
+// Every key, in every TOML notation, sets the right field, and the rules have the keys that choose devices.
 func TestEveryKey(t *testing.T) {
 	c := good(t, `
 builtin = false
@@ -224,6 +160,17 @@ issm = true
 	}
 	if c = values(c); !reflect.DeepEqual(c, want) {
 		t.Errorf("\n%+v, want\n%+v", c, want)
+	}
+	rules := []device.Rule{
+		{
+			Resource: "example.com/x", Class: &device.Generic, Match: want.Resources[0].Match, Exclude: want.Resources[0].Exclude,
+			AllowInUse: true, Scrub: device.ScrubUnset, ClearedAtRelease: true, Init: "i@.service",
+		},
+		{Resource: "example.com/z", Class: &device.NVMe, Scrub: "sanitize", ErasedAtStart: true, ClearedAtRelease: true},
+		{Resource: "example.com/i", Class: &device.InfiniBand, Extras: []string{"umad", "issm"}},
+	}
+	if got := c.Rules(); !reflect.DeepEqual(got, rules) {
+		t.Errorf("rules\n%+v, want\n%+v", got, rules)
 	}
 }
 
