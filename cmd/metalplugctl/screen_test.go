@@ -34,8 +34,6 @@ func TestEventsOnOneLine(t *testing.T) {
 		{api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) {
 			d.Reason, d.Cordon = "cordoned: worn out; gone", &api.Cordon{Reason: "worn out", User: "root", Login: "ann", Since: at}
 		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out (by ann as root, 2026-01-02 03:04:05Z); gone"},
-		{api.Event{Event: "warning", Device: disk(func(d *api.Device) { d.Warning = "narrow" })}, "warning       nvme-1 (t/r) - narrow"},
-		{api.Event{Event: "released", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
 		{
 			api.Event{Event: "seen", Device: disk(func(d *api.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
 			"seen          x - no wwid",
