@@ -61,7 +61,6 @@ func TestChangesOfADevice(t *testing.T) {
 		want     string
 	}{
 		{"plugged in", nil, offered(), "added"},
-		{"plugged in, sick", nil, offered(sick("x")), "added"},
 		{"plugged in, in use", nil, offered(seen), "seen"},
 		{"no change", offered(), offered(), ""},
 		{"mounted", offered(), offered(seen), "withdrawn"},
@@ -70,19 +69,19 @@ func TestChangesOfADevice(t *testing.T) {
 		{"put in again", offered(gone), offered(), "back healthy"},
 		{"put in again, sick", offered(gone), offered(sick("x")), "back"},
 		{"broken", offered(), offered(sick("x")), "unhealthy"},
-		{"broken in another way", offered(sick("x")), offered(sick("y")), "unhealthy"},
 		{"recovered", offered(sick("x")), offered(), "healthy"},
 		{"allocated", offered(), offered(held), "allocated"},
 		{"released", offered(held), offered(), "released"},
-		{"pulled from a pod", offered(held), offered(held, gone), "gone"},
 		{"pulled and released", offered(held), offered(gone), "gone released"},
 		{"cordoned", offered(), offered(cordoned), "cordoned"},
 		{"cordoned as before", offered(cordoned), offered(cordoned), ""},
 		{"cordoned for another reason", offered(cordoned), offered(cordonedBy("bob")), "cordoned"},
 		{"cordoned, and worse", offered(cordoned), offered(cordoned, func(s *inventory.Status) { s.Reason += "; sick" }), "unhealthy"},
 		{"uncordoned", offered(cordoned), offered(), "uncordoned"},
-		{"uncordoned, and sick", offered(cordoned), offered(sick("x")), "uncordoned"},
 		{"a warning", offered(), offered(warned), "warning"},
+		{"changed", offered(), offered(func(s *inventory.Status) {
+			s.Device = &device.Device{Class: &device.NVMe, SysPath: "/sys/devices/d", Model: "new"}
+		}), "changed"},
 		{"a warning is over", offered(warned), offered(), "warning"},
 		{"another reason while only seen", offered(seen), offered(seen, func(s *inventory.Status) { s.Reason = "mounted" }), ""},
 	} {

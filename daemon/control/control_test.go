@@ -273,9 +273,9 @@ func TestCordon(t *testing.T) {
 	if err != nil || !d.Cordoned || d.Health != "Unhealthy" || d.Reason != "cordoned: loose cable" {
 		t.Errorf("%+v, %v", d, err)
 	}
-	name, who := "", fmt.Sprintf("ann as uid %d", os.Geteuid())
+	name := ""
 	if os.Geteuid() == 0 {
-		name, who = "root", "ann as root"
+		name = "root"
 	}
 	want := api.Cordon{Reason: "loose cable", UID: uint32(os.Geteuid()), User: name, Login: "ann", Since: d.Cordon.Since}
 	if *d.Cordon != want || d.Cordon.Since.Before(before) || d.Cordon.Since.After(time.Now()) {
@@ -284,13 +284,6 @@ func TestCordon(t *testing.T) {
 	listed := []api.CordonedDevice{{Device: alpha, Resource: resource, Cordon: want}}
 	if s := get[api.Status](b, "/v1/status"); !reflect.DeepEqual(s.Cordons, listed) {
 		t.Errorf("%+v, want %+v", s.Cordons, listed)
-	}
-	step := api.Step{What: "state", Why: "cordoned by " + who + ", " + want.Since.Format("2006-01-02 15:04:05Z")}
-	if steps := get[api.Answer](b, "/v1/why?what="+alpha).Found[0].Steps; !slices.Contains(steps, step) {
-		t.Errorf("%+v is not in %+v", step, steps)
-	}
-	if s := get[api.Status](b, "/v1/status"); s.Devices != (api.Totals{Healthy: 1, Unhealthy: 1, Cordoned: 1}) {
-		t.Errorf("%+v", s.Devices)
 	}
 	d = api.Device{}
 	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{DryRun: true}, &d); err == nil || !strings.Contains(err.Error(), "dry_run applies only to a reset or an adoption") {
@@ -301,60 +294,16 @@ func TestCordon(t *testing.T) {
 	}
 }
 
-func TestReset(t *testing.T) {
-	var calls []string
-	b := start(t, machine(), func(o *control.Options) {
-		o.Reset = func(_ context.Context, id string, c api.Change) error {
-			if id == "none" {
-				return inventory.ErrUnknownDevice
-			}
-			calls = append(calls, id+" "+c.Scrub)
-			if c.Scrub != "" {
-				return errors.New("device busy")
-			}
-			return nil
-		}
-	})
-	reset := func(id, scrub string) error {
-		return b.Post(t.Context(), "/v1/devices/"+id+"/reset", api.Change{Scrub: scrub}, new(api.Device))
-	}
-	if err := reset(alpha, ""); err != nil {
-		t.Error(err)
-	}
-	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != "device busy" {
-		t.Errorf("%v", err)
-	}
-	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus": must be one of crypto-erase, discard, format, sanitize`) {
-		t.Errorf("unknown method: %v", err)
-	}
-	if err := reset("none", ""); code(err) != 404 {
-		t.Errorf("unknown device: %v", err)
-	}
-	if want := []string{alpha + " ", alpha + " zero"}; !reflect.DeepEqual(calls, want) {
-		t.Errorf("%v, want %v", calls, want)
-	}
-}
-
 func TestWhy(t *testing.T) {
 	b := start(t, machine()+"P: /devices/virtual/other/o\nE: SUBSYSTEM=other\n\n")
-	for _, test := range []struct{ what, verdict, step string }{
-		{alpha, "offered as example.org/widget, Healthy", "class"},
-		{alpha + "::1", "offered as example.org/widget, Healthy", "identity"},
-		{"/dev/widget0", "offered as example.org/widget, Healthy", "rule"},
-		{"/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "kubelet"},
-		{"/sys/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "nodes"},
-		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
-		{"widget0", "offered as example.org/widget, Healthy", "udev"},
-		{"/dev/widget1", "not offered: no resource matches the device", `example.org/widget: excluded by ID_SERIAL = "out"`},
-		{"/sys/devices/virtual/other/o", "not offered: no class matches the device, and neither the device nor its children have a device node", "class"},
+	const sys, offered = "/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy"
+	for what, want := range map[string]string{
+		alpha: offered, alpha + "::1": offered, "/dev/widget0": offered, sys: offered, "/sys" + sys: offered, "/sys/class/widget/widget0": offered, "widget0": offered,
+		"/dev/widget1":                 "not offered: no resource matches the device",
+		"/sys/devices/virtual/other/o": "not offered: no class matches the device, and neither the device nor its children have a device node",
 	} {
-		answer := get[api.Answer](b, "/v1/why?what="+test.what)
-		if len(answer.Found) != 1 || answer.Found[0].Verdict != test.verdict {
-			t.Errorf("%s: %+v", test.what, answer)
-			continue
-		}
-		if text := fmt.Sprint(answer.Found[0].Steps); !strings.Contains(text, test.step) {
-			t.Errorf("%s: no step %s in %s", test.what, test.step, text)
+		if answer := get[api.Answer](b, "/v1/why?what="+what); len(answer.Found) != 1 || answer.Found[0].Verdict != want {
+			t.Errorf("%s: %+v", what, answer)
 		}
 	}
 	_, takeErr := b.inventory.Take(t.Context(), []string{alpha})
