@@ -183,7 +183,6 @@ func TestResetDefaults(t *testing.T) {
 	}{
 		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", "auto none start 20s", true, false},
 		{"nothing works", `class = "infiniband"`, "none none start 20s", false, false},
-		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", "pci none start 20s", true, false},
 		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", "pci:flr none start 20s", true, false},
 		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", "none none start 20s", false, false},
 		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", "none none start 20s", false, false},
@@ -192,7 +191,6 @@ func TestResetDefaults(t *testing.T) {
 		{"scrub at release", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"release\" }", "auto zero release 1h0m0s", false, true},
 		{"scrub at both", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"both\", timeout = \"48h\" }", "auto zero both 48h0m0s", true, true},
 		{"only a scrub", "class = \"nvme\"\nreset = { method = \"none\", scrub = \"format\", when = \"both\", timeout = \"26s\" }", "none format both 26s", true, true},
-		{"longest start", "class = \"fpga\"\nreset.timeout = \"25s\"", "auto none start 25s", true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := good(t, head+test.text).Resources[0].Reset

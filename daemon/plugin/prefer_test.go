@@ -50,13 +50,6 @@ func TestPreferPacked(t *testing.T) {
 		n               int
 		want            []string
 	}{
-		{"one", all, nil, 1, []string{"a"}},
-		{"two below one switch", all, nil, 2, []string{"a", "b"}},
-		{"two below one switch, the first is taken", all[1:], nil, 2, []string{"c", "d"}},
-		{"four of one socket", all, nil, 4, []string{"a", "b", "c", "d"}},
-		{"near to what must be", all, []string{"g"}, 2, []string{"g", "h"}},
-		{"one socket beats one switch", []string{"a", "c", "e"}, nil, 2, []string{"a", "c"}},
-		{"all", all, nil, 8, all},
 		{"more than there are", all, nil, 9, nil},
 		{"none", all, nil, 0, nil},
 		{"negative", all, nil, -1, nil},
