@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -455,29 +453,6 @@ func TestBurstIsOneSnapshotOrFew(t *testing.T) {
 	if sent := s.Version - before.Version; sent > n/10 {
 		t.Errorf("%d snapshots for a burst of %d events", sent, n)
 	}
-}
-
-// hang plugs in a widget with an attribute that blocks its readers until the test ends.
-func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
-	t.Helper()
-	all := widget("widget0", "A") + widget(name, serial)
-	m.Silently(all)
-	fifo := filepath.Join(m.Root(), "sys/devices/virtual/widget", name, "sick")
-	if err := errors.Join(os.Remove(fifo), unix.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
-			os.Remove(fifo) // later inspections find a file
-			os.WriteFile(fifo, []byte("0\n"), 0o600)
-			unix.Write(fd, []byte("0\n"))
-			unix.Close(fd)
-		}
-	})
-	m.Send(udev.Event{Action: "add", Device: udev.Device{
-		Subsystem: "widget", SysPath: "/sys/devices/virtual/widget/" + name, DevNode: "/dev/" + name,
-		Properties: udev.NewProperties(map[string]string{"SUBSYSTEM": "widget", "ID_SERIAL": serial, "ID_SERIAL_SHORT": serial}),
-	}})
 }
 
 func TestHealthWithoutEventsIsPolled(t *testing.T) {

@@ -52,8 +52,9 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainHasNoTenant checks that after a pod, a disk is offered only when its erasure has been saved. Data that
-// the host writes to the disk after that must not count as the pod's, even if the daemon is killed at that moment.
+// TestOfferedAgainHasNoTenant checks that after a pod, a disk is erased only when the state can be saved, and offered only when the
+// erasure has been saved. Data that the host writes to the disk after that must not count as the pod's, even if the daemon is
+// killed at that moment.
 func TestOfferedAgainHasNoTenant(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -70,7 +71,7 @@ func TestOfferedAgainHasNoTenant(t *testing.T) {
 			v.spoil(state)
 			m.release(m.podList()[0])
 			if how != "with room" {
-				m.await(func() error { return m.waitsToBeKept(ids[0]) })
+				m.await(func() error { return m.waitsToBegin(ids[0], "p1") })
 				v.mend(state)
 			}
 			m.await(func() error { return m.offeredErased(ids[0]) })
@@ -101,10 +102,10 @@ func (m *killableDaemon) leftAlone(id string) error {
 	return err
 }
 
-// waitsToBeKept returns an error unless a disk was erased and waits until this is saved.
-func (m *killableDaemon) waitsToBeKept(id string) error {
-	content, err := m.readContent(id, "cannot be saved")
-	if err == nil && content != "" {
+// waitsToBegin returns an error unless a disk still has a pod's content, and its erasure waits until its start can be saved.
+func (m *killableDaemon) waitsToBegin(id, uid string) error {
+	content, err := m.readContent(id, "the start of the erasure cannot be saved")
+	if err == nil && content != uid {
 		err = fmt.Errorf("%q is on it", content)
 	}
 	return err
