@@ -418,7 +418,9 @@ func (s *story) withPods([]string) error {
 // loseState removes the state of the daemon.
 func (s *story) loseState([]string) error { return os.Remove(s.path("state/state.json")) }
 
-func (s *story) full([]string) error { return os.MkdirAll(s.path("state/state.json.new/full"), 0o755) }
+func (s *story) full([]string) error {
+	return eventually(func() error { return os.MkdirAll(s.path("state/state.json.new/full"), 0o755) }) // it may be being written
+}
 
 func (s *story) kubeletStop() {
 	if s.kubelet != nil {
