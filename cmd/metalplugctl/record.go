@@ -93,7 +93,7 @@ func selectDevices(h *device.Host, rules []device.Rule, devices []udev.Device) [
 	var subjects []string
 	for _, d := range devices {
 		if slices.Contains(extraSubsystems, d.Subsystem) && !isUnused(h, d) || slices.Contains(moduleDirs, d.SysPath) ||
-			mayOffer(d) || len(device.Inspect(h, rules, &d)) > 0 {
+			device.OffersNode(d.DevNode) || len(device.Inspect(h, rules, &d)) > 0 {
 			subjects = append(subjects, d.SysPath)
 			keep[d.SysPath] = true
 		}
@@ -105,13 +105,6 @@ func selectDevices(h *device.Host, rules []device.Rule, devices []udev.Device) [
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
-}
-
-// mayOffer reports whether containers may get a udev device's node. One example is the node rdma_cm, which all adapters share.
-func mayOffer(d udev.Device) bool {
-	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
-		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
-	})
 }
 
 // isUnused reports whether a device is an unused block device that the kernel has created in advance, such as a loop device

@@ -75,8 +75,7 @@ func (q *question) explainCandidates(known *inventory.Status) []device.Explained
 	nameless := make(map[string]bool)
 	for d := range q.snapshot.All() {
 		c := d.Device.Class
-		nameless[d.Device.SysPath] = d.Device.ID == "" && c != nil && c != &device.Generic &&
-			slices.ContainsFunc(c.DevNodes, func(p string) bool { return udev.Glob(p, q.what) })
+		nameless[d.Device.SysPath] = d.Device.ID == "" && c != nil && c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), q.what)
 	}
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }

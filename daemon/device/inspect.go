@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
@@ -167,23 +168,31 @@ func inspectDevice(h *Host, rules []Rule, d Device, functions []string) Sighting
 // classDuplicate returns an error if u belongs to a device of another class, and a rule takes this device. Two pods could then get
 // the same hardware. The subject of the other class is above u in sysfs, or in a directory "infiniband" beside u.
 func classDuplicate(h *Host, rules []Rule, u udev.Device) error {
+	if !OffersNode(u.DevNode) { // most nodes, so their inspection stays short
+		return nil
+	}
 	for above := range sysfs.Up(u.SysPath) {
 		for _, name := range append(h.Names(above+"/infiniband"), "..") {
 			v, _ := udev.ReadKernel(h.Sys, path.Join(above, "infiniband", name)) // if there is an error, v is not a subject
 			if ClassOf(v) == nil {
 				continue
 			}
-			found, _ := inspectUdev(h, rules, &v)
-			for _, s := range found {
+			for _, s := range Inspect(h, rules, &v) {
+				own := func(n Node) bool { return n.Container == u.DevNode && !n.Shared() }
 				// NVIDIA's class does not offer its GPU's DRM nodes, but they also use the GPU.
-				same := u.Subsystem == "drm" || slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Container == u.DevNode && !n.Shared() })
-				if same && s.Resource != "" && !isUnsuited(s.Offer) {
+				if s.Resource != "" && !isUnsuited(s.Offer) && (u.Subsystem == "drm" || slices.ContainsFunc(s.Nodes, own)) {
 					return excludedf("%s offers the same hardware as %s", s.Resource, s.Device.ID)
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// OffersNode reports whether a class other than [Generic] gives nodes with such a name to containers. One example is the node
+// rdma_cm, which all adapters share.
+func OffersNode(name string) bool {
+	return slices.ContainsFunc(Classes, func(c *Class) bool { return c != &Generic && udev.Glob(strings.Join(c.DevNodes, "|"), name) })
 }
 
 // functionsOf returns the sysfs paths of the PCI functions that lead to hardware.
