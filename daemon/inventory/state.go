@@ -126,7 +126,7 @@ func (l *loop) restore() {
 		}
 		if !sameBoot {
 			_ = l.applySilently(e, lease.Event{Name: lease.Reboot})
-			if !r.outlastsBoot(l.isListed(r)) {
+			if !l.outlastsBoot(r) {
 				if e.lease.Residue {
 					l.Log.Warn("disk left to the operator", "device", r.ID, "reason", "the node went down before the disk was erased; adopt the disk")
 				}
@@ -142,15 +142,10 @@ func (l *loop) restore() {
 // because another disk may have taken over its name or location. A fingerprint of data is required, because it shows whether
 // another machine has written to the disk. The fingerprint of a blank disk does not show this. If a pod could write to the disk
 // until the boot, there is no fingerprint. In that case, only the same pod may start a container with the disk after the boot
-// ([lease.Interrupted]). The parameter "listed" is the result of [loop.isListed].
-func (r record) outlastsBoot(listed bool) bool {
+// ([lease.Interrupted]). If metalplugd ended before it had saved a call to Allocate, only the kubelet's checkpoint shows the pod.
+func (l *loop) outlastsBoot(r record) bool {
+	listed := l.CheckpointDevices[r.Resource][r.ID].As != nil || l.CheckpointDevices[r.Bundle.Resource][r.Bundle.ID].As != nil
 	return r.known.Medium != "" && (r.Fingerprint != "" && !device.LooksBlank(r.Fingerprint) && !r.Held() && !listed || r.Used && r.Held() && r.Hold != lease.Due)
-}
-
-// isListed reports whether a pod holds the device according to the kubelet's checkpoint. If metalplugd ended before it had saved
-// the call to Allocate, the state file does not show this pod.
-func (l *loop) isListed(r record) bool {
-	return l.CheckpointDevices[r.Resource][r.ID].As != nil || l.CheckpointDevices[r.Bundle.Resource][r.Bundle.ID].As != nil
 }
 
 // saveLater saves the state after a short pause. The saved state includes changes made during the pause.
