@@ -59,13 +59,10 @@ export SOURCE_DATE_EPOCH
 # go.mod requires Go 1.26.11 or newer. The go command downloads it unless GOTOOLCHAIN forbids that.
 export GOTOOLCHAIN ?= auto
 
-PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
+PROGRAMS = metalplugd metalplugctl metalplug-holders
 
 # The programs in the packages. The source packages do not contain metalplug-dra's modules.
 PACKAGED = $(PROGRAMS) metalplug-dra
-
-# The privileged programs are built without libudev.
-HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 
 # The older Kubernetes releases that the nightly tests also cover.
 RELEASES = v1.31 v1.33 v1.34 v1.35
@@ -78,8 +75,9 @@ deps:
 	@packaging/build-deps.sh build
 
 build: deps
-	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(filter-out $(HELPERS:%=./cmd/%),$(PROGRAMS:%=./cmd/%))
-	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS),nolibudev' -ldflags '-X main.version=$(VERSION)' -o bin/ $(HELPERS:%=./cmd/%)
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/metalplugd
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS),nolibudev' -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/metalplugctl ./cmd/metalplug-holders
+	ln -f bin/metalplugctl bin/metalplug-reset && ln -f bin/metalplugctl bin/metalplug-unit
 
 # The driver is a separate module, because client-go takes minutes to compile with -race.
 DRA = cd daemon/dra && CGO_ENABLED=0 $(GO)

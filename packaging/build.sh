@@ -33,25 +33,25 @@ strip='-s -w'
 mkdir -p "$out"
 out=$(realpath "$out")
 
-# compile DIRECTORY TAGS PROGRAM... builds programs of the module in a directory, with the Makefile's tags and TAGS.
+# compile DIRECTORY TAGS GCFLAGS PROGRAM... builds programs of the module in a directory, with the Makefile's tags and TAGS.
 compile() {
-	module=$1 tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$2
-	shift 2
-	[ $# -eq 0 ] || go build -C "$module" -buildvcs=false -buildmode=pie -tags "$tags" \
+	module=$1 tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$2 gcflags=$3
+	shift 3
+	[ $# -eq 0 ] || go build -C "$module" -buildvcs=false -buildmode=pie -tags "$tags" -gcflags "$gcflags" \
 		-ldflags "-linkmode=external $strip -buildid= -X main.version=${VERSION:-unreleased}" -o "$out/" "$@"
 }
 
-helpers='' others='' driver=''
+# Without inlining (-l), code is smaller and slower. metalplugctl waits for other programs or for a disk most of the time.
+# metalplugd contains TLS only because gRPC and net/http contain it, and never uses it.
 for program; do
 	case $program in
-	metalplug-reset | metalplug-holders | metalplug-unit) helpers="$helpers ./cmd/$program" ;;
-	metalplug-dra) driver=./metalplug-dra ;;
-	*) others="$others ./cmd/$program" ;;
+	metalplugctl) compile . ,nolibudev all=-l ./cmd/metalplugctl ;;
+	metalplug-holders) compile . ,nolibudev '' ./cmd/metalplug-holders ;; # no libudev in a process with privileges
+	metalplugd) compile . '' crypto/...=-l ./cmd/metalplugd ;;
+	metalplug-dra) compile daemon/dra '' '' ./metalplug-dra ;;
+	*)
+		echo "build.sh: unknown program $program" >&2
+		exit 2
+		;;
 	esac
 done
-# shellcheck disable=SC2086 # several words each
-compile . ,nolibudev $helpers # no libudev in a process with privileges
-# shellcheck disable=SC2086
-compile . '' $others
-# shellcheck disable=SC2086
-compile daemon/dra '' $driver

@@ -13,9 +13,9 @@ cd "$(dirname "$0")/.."
 dist=$(realpath "$1")
 shift
 # Maximum size of each installed package in KiB. If a package becomes smaller, lower its limit.
-declare -A installed=([metalplug]=32500 [metalplug-dra]=33000)
+declare -A installed=([metalplug]=24200 [metalplug-dra]=33000)
 # Maximum size of each metalplug program in KiB, for amd64. Programs for arm64 are smaller.
-declare -A sizes=([metalplugd]=14650 [metalplugctl]=5850 [metalplug-unit]=4300 [metalplug-reset]=4250 [metalplug-holders]=2720)
+declare -A sizes=([metalplugd]=14280 [metalplugctl]=6620 [metalplug-holders]=2720 [metalplug-reset]=1 [metalplug-unit]=1)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
@@ -99,7 +99,7 @@ sizes() {
 licences() {
 	local module docs=$2/usr/share/doc/$1 programs
 	local -a modules
-	programs=$(find "$2"/usr/*bin "$2"/usr/libexec -type f 2>/dev/null || true)
+	programs=$(find "$2"/usr/*bin "$2"/usr/libexec -type f -size +1k 2>/dev/null || true)
 	# shellcheck disable=SC2086 # several words
 	mapfile -t modules < <(packaging/licences.sh modules $programs)
 	[[ $(rpm -qp --qf '%{LICENSE}' "$3") = "$(packaging/licences.sh spdx "${modules[@]}")" ]] || bad "$3 names other licences than $(packaging/licences.sh spdx "${modules[@]}")"

@@ -25,12 +25,20 @@ for program in "$programs"/metalplug*; do
 	metalplugd) put 0755 "$program" "/usr/sbin/$name" ;;
 	metalplugctl) put 0755 "$program" "/usr/bin/$name" ;;
 	metalplug-dra) ;; # below
-	metalplug-*) put 0755 "$program" "/usr/libexec/metalplug/$name" ;;
+	metalplug-holders) put 0755 "$program" "/usr/libexec/metalplug/$name" ;;
+	metalplug-reset | metalplug-unit) ;; # below
 	*)
 		echo "install.sh: no directory is known for program $program" >&2
 		exit 1
 		;;
 	esac
+done
+
+# These helpers are scripts with metalplugctl as the interpreter. A script has its own path and its own label, from which the kernel
+# chooses the helper's AppArmor profile or SELinux domain. A link would have neither.
+for helper in metalplug-reset metalplug-unit; do
+	printf '#!/usr/bin/metalplugctl %s\n' "$helper" >"$root/usr/libexec/metalplug/$helper"
+	chmod 0755 "$root/usr/libexec/metalplug/$helper"
 done
 
 for unit in systemd/*.service systemd/*.socket systemd/*.target; do

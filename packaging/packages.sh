@@ -110,7 +110,7 @@ selection=-b all=1
 for arch in ${ARCHES:-amd64 arm64}; do
 	packaging/build.sh "$arch" "$work/programs-$arch" "$@"
 	packaging/elf.sh "$work/programs-$arch"/* >&2
-	packaging/sbom.sh "$work/sbom-$arch" "$work/programs-$arch"/metalplug{d,ctl,-reset,-holders,-unit}
+	packaging/sbom.sh "$work/sbom-$arch" "$work/programs-$arch"/metalplug{d,ctl,-holders}
 	# The driver is in another module.
 	MODULE=daemon/dra PACKAGES=./metalplug-dra packaging/sbom.sh "$work/sbom-dra-$arch" "$work/programs-$arch/metalplug-dra"
 	for sbom in "$work"/sbom-{,dra-}"$arch"/*.json; do

@@ -66,12 +66,14 @@ opens() {
 	done
 }
 
-# The files that a domain may execute: its own program and libraries.
+# The files that a domain may execute: its own program and libraries. Two domains map the interpreter of their scripts.
 executes() {
 	local domain
 	for domain in "${domains[@]}"; do
 		echo "$domain file ${domain%_t}_exec_t lib_t ld_so_t textrel_shlib_t"
 	done
+	echo 'metalplug_reset_t file bin_t'
+	echo 'metalplug_unit_t file bin_t'
 }
 
 # A domain's capabilities, in all capability classes.

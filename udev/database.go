@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/internal/fsutil"
@@ -64,6 +65,26 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	}
 	d.Properties = NewProperties(all)
 	return d, nil
+}
+
+// enumerate returns all devices of the buses and classes below sys, as [ReadDevice] reads them. libudev looks in the same directories
+// (enumerator_scan_devices_all in systemd, src/libsystemd/sd-device).
+func enumerate(sys, run string) ([]Device, error) {
+	if _, err := os.Stat(sys + "/class"); err != nil {
+		return nil, fmt.Errorf("enumerate udev devices: %w", err)
+	}
+	buses, _ := filepath.Glob(sys + "/bus/*/devices/*")
+	classes, _ := filepath.Glob(sys + "/class/*/*")
+	all := make(map[string]Device) // keys are the paths below sys
+	for _, link := range slices.Concat(buses, classes) {
+		path, err := filepath.EvalSymlinks(link)
+		if _, known := all[path]; !known && err == nil {
+			if d, err := ReadDevice(sys, run, "/sys"+strings.TrimPrefix(path, sys)); err == nil {
+				all[path] = d
+			}
+		}
+	}
+	return slices.Collect(maps.Values(all)), nil
 }
 
 // recordName returns the name of a device's database record (device_get_device_id, sd-device).

@@ -4,7 +4,39 @@
 
 package udev
 
-import "testing"
+import (
+	"maps"
+	"slices"
+	"testing"
+)
+
+// TestEnumerateAsLibudev checks that the build without libudev finds the same devices of this machine as libudev. Other tests may add
+// and remove devices meanwhile, so one of a few attempts must succeed.
+func TestEnumerateAsLibudev(t *testing.T) {
+	difference := make(map[string]string)
+	for range 20 {
+		theirs, err := Enumerate()
+		own, err2 := enumerate("/sys", "/run")
+		if err != nil || err2 != nil || len(own) == 0 {
+			t.Fatal(len(own), err, err2)
+		}
+		clear(difference)
+		for _, d := range theirs {
+			difference[d.SysPath] = "only libudev finds the device"
+		}
+		for _, d := range own {
+			if difference[d.SysPath] != "" {
+				delete(difference, d.SysPath)
+			} else {
+				difference[d.SysPath] = "libudev does not find the device, or finds it once"
+			}
+		}
+		if len(difference) == 0 {
+			return
+		}
+	}
+	t.Error(slices.Sorted(maps.Keys(difference)), difference)
+}
 
 // TestReadDeviceAsLibudev checks that ReadDevice and libudev agree on all devices of this machine.
 func TestReadDeviceAsLibudev(t *testing.T) {

@@ -16,8 +16,6 @@ import (
 // memory. The collector does not know about this memory, and only a finalizer frees it.
 const collectEvery = 512
 
-func checkLibudev() error { return nil }
-
 // Enumerate returns copies of all of this machine's devices that have a subsystem. Enumerate sets no filter, so the result includes
 // devices that udevd has not processed yet. Enumerate reads all of sysfs and udev's database, which takes about 0.1 ms for each
 // device. Enumerate omits devices that vanish while it reads.

@@ -34,9 +34,6 @@ type System struct {
 
 // Open opens the sources of events, which queue their events until Listen is called. The caller must close the System.
 func Open(o Options) (s *System, err error) {
-	if err := checkLibudev(); err != nil {
-		return nil, err
-	}
 	s = &System{}
 	if s.monitor, err = OpenMonitor(o.Socket); err != nil {
 		return nil, err

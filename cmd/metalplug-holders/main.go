@@ -15,8 +15,9 @@ import (
 const about = `reports to metalplugd which processes have device nodes open, and ends.
 
 systemd starts it for each request; with [reset] holders = "direct" metalplugd does. It has no options. To
-see who holds a device, use 'metalplugctl why'. See metalplugd(8).`
+see who holds a device, use 'metalplugctl why'. See metalplugd(8).
+`
 
 func main() {
-	os.Exit(exchange.Main(cgroup.Program, about, func() error { return cgroup.Serve("/proc") }))
+	os.Exit(exchange.Main(cgroup.Program, about, os.Args[1:], func() error { return cgroup.Serve("/proc") }))
 }

@@ -75,7 +75,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 
 // backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers write
 // backups, and operators rename a drop-in to disable it.
-var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
+const backup = `(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`
 
 // findIgnored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.
 func findIgnored(file string) (warnings []string) {
@@ -88,7 +88,7 @@ func findIgnored(file string) (warnings []string) {
 	}
 	entries, _ := os.ReadDir(filepath.Join(dir, dropInDir)) // the directory is optional
 	for _, e := range entries {
-		if name := e.Name(); filepath.Ext(name) != ".toml" && !backup.MatchString(name) {
+		if name := e.Name(); filepath.Ext(name) != ".toml" && !regexp.MustCompile(backup).MatchString(name) {
 			warnings = append(warnings, filepath.Join(dir, dropInDir, name)+" is ignored: the name of a drop-in must end in .toml")
 		}
 	}
@@ -293,25 +293,25 @@ func (t resourceMatch) explainIdle() string {
 // the entry has no remedy, the pattern is correct.
 var mistakes = []struct {
 	key     string
-	pattern *regexp.Regexp
+	pattern string // a regular expression
 	remedy  string
 }{
-	{"", regexp.MustCompile(`^$`), "an empty pattern matches nothing"},
-	{"", regexp.MustCompile(`^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `), "the pattern looks like a regular expression or a list; write a " +
+	{"", `^$`, "an empty pattern matches nothing"},
+	{"", `^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `, "the pattern looks like a regular expression or a list; write a " +
 		"shell pattern, with * for any text, ? for one character and | without spaces between alternatives"},
-	{"DEVPATH", regexp.MustCompile(`(^|\|)/?\*+($|\|)`), "the pattern matches every device node; add a property of the intended devices"},
-	{"DEVNAME", regexp.MustCompile(`(^|\|)(/dev/?)?\*+($|\|)`), "the pattern matches every device node; write the paths of the intended nodes"},
-	{"DEVNAME", regexp.MustCompile(`(^|\|)[^/*?[|]`), `write the path, as in "/dev/kvm"`},
-	{"DEVNAME", regexp.MustCompile(`.`), ""}, // this pattern is not a mistake, because names of device nodes may contain dots
-	{"PCI_SLOT_NAME", regexp.MustCompile(`(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.[0-7*?[]`), `write the domain too, as in "0000:18:00.0"`},
-	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
-	{"", regexp.MustCompile(`\.\*`), "the pattern looks like a regular expression; write * for any text"},
+	{"DEVPATH", `(^|\|)/?\*+($|\|)`, "the pattern matches every device node; add a property of the intended devices"},
+	{"DEVNAME", `(^|\|)(/dev/?)?\*+($|\|)`, "the pattern matches every device node; write the paths of the intended nodes"},
+	{"DEVNAME", `(^|\|)[^/*?[|]`, `write the path, as in "/dev/kvm"`},
+	{"DEVNAME", `.`, ""}, // this pattern is not a mistake, because names of device nodes may contain dots
+	{"PCI_SLOT_NAME", `(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.[0-7*?[]`, `write the domain too, as in "0000:18:00.0"`},
+	{"PCI_ID", `(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`, `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
+	{"", `\.\*`, "the pattern looks like a regular expression; write * for any text"},
 }
 
 // mistake returns the remedy for a pattern that is probably a mistake, and "" for any other pattern.
 func mistake(key, pattern string) string {
 	for _, m := range mistakes {
-		if (m.key == "" || m.key == key) && m.pattern.MatchString(pattern) {
+		if (m.key == "" || m.key == key) && regexp.MustCompile(m.pattern).MatchString(pattern) {
 			return m.remedy
 		}
 	}

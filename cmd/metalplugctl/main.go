@@ -37,9 +37,9 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts contains the help text for each command, without its flags (see [newCommand]).
+// helpTexts contains the help text for each command, without its flags (see [newCommand]), and a text about each helper.
 //
-//go:embed help/*.txt
+//go:embed help/*.txt about/*.txt
 var helpTexts embed.FS
 
 // version is set at build time for releases.
@@ -65,8 +65,9 @@ func (e usageError) Unwrap() error { return e.error }
 // usageErrorf formats the text of a [usageError].
 func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// main runs the command until it ends or is interrupted.
+// main runs a helper, or the command until it ends or is interrupted.
 func main() {
+	actAsHelper(os.Args)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)   // this lets a second signal kill the process
 	signal.Ignore(syscall.SIGPIPE) // this makes a write to a closed pipe return an error, so that the command can clean up

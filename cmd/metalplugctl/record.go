@@ -157,16 +157,14 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	b.addVersions()
 }
 
-// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
-var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
-
 // addConfiguration adds a configuration file. addConfiguration masks the values of env, because they may be passwords. If a
-// value contains an escape sequence, the text may show it in another form, so addConfiguration omits the file.
+// value contains an escape sequence, the text may show it in another form, so addConfiguration omits the file. A part of a value that
+// metalplugd replaces is not a secret (see [config.Resource.Env]).
 func (b *bugReport) addConfiguration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
 	for _, value := range values {
-		if placeholder.ReplaceAllString(value, "") == "" {
+		if regexp.MustCompile(`\{[a-z]+\}`).ReplaceAllString(value, "") == "" {
 			continue
 		}
 		b.recorder.Hide(value)
@@ -219,12 +217,9 @@ func (b *bugReport) hideUser(c *api.Cordon) {
 	}
 }
 
-// pciAddress matches the ID of a device that is identified only by its PCI address. PCI addresses are not masked.
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
-
-// hideDevice masks the identity in a device ID, but not the prefix that names the class.
+// hideDevice masks the identity in a device ID, but not the prefix that names the class. PCI addresses are not masked.
 func (b *bugReport) hideDevice(id string) {
-	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
+	if _, identity, _ := strings.Cut(id, "-"); !regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`).MatchString(identity) {
 		b.recorder.Hide(identity)
 	}
 }

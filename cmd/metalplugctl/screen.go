@@ -51,7 +51,7 @@ func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "du
 
 // control matches control characters that encoding/json does not escape. The characters in the last two ranges change the text
 // direction.
-var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`)
+const control = `[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`
 
 // escape returns the JSON escape sequence for a control character, because a terminal could interpret the character itself.
 func escape(character []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(character))[0]) }
@@ -67,7 +67,7 @@ func show(out io.Writer, output string, compact bool, state any, table func(*scr
 		if err := encoder.Encode(state); err != nil {
 			return err
 		}
-		s.Buffer = *bytes.NewBuffer(control.ReplaceAllFunc(s.Bytes(), escape))
+		s.Buffer = *bytes.NewBuffer(regexp.MustCompile(control).ReplaceAllFunc(s.Bytes(), escape))
 	} else {
 		table(s)
 	}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if !ok {
 		os.Exit(leak.Main(m))
 	}
-	os.Exit(exchange.Main(name, "is for tests.", func() error { return exchange.Serve(answer) }))
+	os.Exit(exchange.Main(name, "is for tests.\n", os.Args[1:], func() error { return exchange.Serve(answer) }))
 }
 
 // program creates a link to the test binary in the directory of the test binary, where Direct looks first. It returns the

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		end, _ := ctx.Deadline()
 		return os.WriteFile(os.Getenv("METALPLUG_CONFIG")+".ran", []byte(template+" "+instance+" "+time.Until(end).Round(time.Hour).String()), 0o600)
 	}
-	os.Exit(exchange.Main(unit.Program, "is for tests.", unit.Helper{File: exchange.ConfigFile("/nonexistent"), Run: run}.Serve))
+	os.Exit(exchange.Main(unit.Program, "is for tests.\n", os.Args[1:], unit.Helper{File: exchange.ConfigFile("/nonexistent"), Run: run}.Serve))
 }
 
 const configuration = `

@@ -109,8 +109,7 @@ var layers = []string{
 	"directory", "internal/fsutil", "daemon/api", "internal/liveness", "internal/clients", "daemon/sysfs", "udev", "udev/recording", "daemon/exchange",
 	"cgroup", "systemd", "internal/commandline", "systemd/sockets", "systemd/unitfile", "systemd/units", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config", "daemon/checkpoint",
 	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/evidence", "daemon/verdict", "daemon/statefile", "daemon/kubelet", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin",
-	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
-	"cmd/metalplug-unit",
+	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-holders",
 }
 
 // TestGoIsNewEnough checks that go.mod requires a Go version without GO-2026-6617 (net/http). With GOTOOLCHAIN=local,
@@ -124,7 +123,7 @@ func TestGoIsNewEnough(t *testing.T) {
 }
 
 // TestToolLinksNoDaemon keeps metalplugctl small. It may import the types of the daemon's answers. The daemon itself would
-// triple its size.
+// more than double its size.
 func TestToolLinksNoDaemon(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", module+"cmd/metalplugctl").Output()
 	if err != nil {
@@ -187,10 +186,10 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// TestHelperSize limits the code that runs with CAP_SYS_ADMIN to what can be read in an afternoon.
-func TestHelperSize(t *testing.T) {
+// TestResetLinksLittle limits the code that runs with CAP_SYS_ADMIN after metalplugctl has become metalplug-reset.
+func TestResetLinksLittle(t *testing.T) {
 	// These are the build tags of the Makefile and packaging/build.sh.
-	c := exec.Command("go", "list", "-deps", "-tags", "netgo,osusergo,nolibudev", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
+	c := exec.Command("go", "list", "-deps", "-tags", "netgo,osusergo,nolibudev", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"daemon/reset")
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
@@ -198,7 +197,7 @@ func TestHelperSize(t *testing.T) {
 	// It reads the configuration and udev's database itself, because it does not trust the daemon's information about a
 	// device.
 	allowed := []string{
-		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
+		module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
 		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory", module + "internal/liveness", module + "internal/fsutil",
 		"github.com/BurntSushi/toml", "github.com/BurntSushi/toml/internal", "github.com/fsnotify/fsnotify", "github.com/fsnotify/fsnotify/internal",
 	}

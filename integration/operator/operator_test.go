@@ -61,6 +61,34 @@ func lookAtSources(t *testing.T) {
 	}
 }
 
+// TestActsAsHelper checks that metalplugctl acts as a helper under the helper's name, and as the interpreter of an installed script.
+// No other first argument makes it a helper.
+func TestActsAsHelper(t *testing.T) {
+	lookAtSources(t)
+	const reset, unit = "/usr/libexec/metalplug/metalplug-reset", "/usr/libexec/metalplug/metalplug-unit"
+	for _, test := range []struct {
+		args []string // with the program's name, as the kernel passes them
+		want string
+		code int
+	}{
+		{[]string{reset, "--help"}, "metalplug-reset reads one disk", 0},
+		{[]string{"metalplugctl", "metalplug-reset", reset, "--help"}, "metalplug-reset reads one disk", 0},
+		{[]string{"metalplugctl", "metalplug-reset", reset}, "metalplug-reset: standard input is not a socket", 1},
+		{[]string{"metalplugctl", "metalplug-unit", unit, "--help"}, "metalplug-unit runs a unit", 0},
+		{[]string{"metalplugctl", "metalplug-unit", unit, "--bogus"}, `metalplug-unit: unexpected argument: "--bogus"`, 2},
+		{[]string{"metalplugctl", "metalplug-reset"}, `unknown command "metalplug-reset"`, 2},
+		{[]string{"metalplugctl", "metalplug-reset", unit}, `unknown command "metalplug-reset"`, 2},
+		{[]string{"metalplugctl", "list", "/usr/libexec/metalplug/list"}, "list", 2},
+	} {
+		c := exec.Command(filepath.Join(programs, "metalplugctl"))
+		c.Args = test.args
+		out, _ := c.CombinedOutput()
+		if code := c.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
+			t.Errorf("%q: exit code %d, %s, want %d, %q", test.args, code, out, test.code, test.want)
+		}
+	}
+}
+
 // TestDiagnosis checks that each fault leads to a capacity of 0 or to too few devices, and that one command
 // diagnoses the cause.
 func TestDiagnosis(t *testing.T) {

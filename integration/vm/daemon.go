@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// programs are metalplug's programs by folder, with their installation paths.
+// programs are metalplug's programs by folder, with their installation paths. metalplugctl acts as the helper by whose name it is
+// started. The packages have scripts instead.
 var programs = []struct{ dir, path string }{
 	{"cmd/metalplugd", "/usr/sbin/metalplugd"},
 	{"cmd/metalplugctl", "/usr/bin/metalplugctl"},
-	{"cmd/metalplug-reset", "/usr/libexec/metalplug/metalplug-reset"},
+	{"cmd/metalplugctl", "/usr/libexec/metalplug/metalplug-reset"},
 	{"cmd/metalplug-holders", "/usr/libexec/metalplug/metalplug-holders"},
-	{"cmd/metalplug-unit", "/usr/libexec/metalplug/metalplug-unit"},
+	{"cmd/metalplugctl", "/usr/libexec/metalplug/metalplug-unit"},
 }
 
 // daemonUnit runs the daemon under systemd, but without a sandbox. Other tests use the unit of the package.

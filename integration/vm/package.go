@@ -137,7 +137,7 @@ func makePackages(root, dir string) error {
 	const script = `set -eu
 packaging/build-deps.sh packages
 rm -rf "$1.new"
-ARCHES=amd64 FORMATS=deb VERSION=$2 packaging/packages.sh "$1.new" metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit metalplug-dra
+ARCHES=amd64 FORMATS=deb VERSION=$2 packaging/packages.sh "$1.new" metalplugd metalplugctl metalplug-holders metalplug-dra
 dpkg-deb -R "$1.new/metalplug_$2-1_amd64.deb" "$1.new/tree"
 sed -i "s/^Version: .*/Version: $3-1/" "$1.new/tree/DEBIAN/control"
 dpkg-deb --root-owner-group -Zgzip -b "$1.new/tree" "$1.new/metalplug_$3-1_amd64.deb"

@@ -107,7 +107,7 @@ func (d disks) sum(node string) string {
 // TestReset tests metalplug-reset with NVMe drives and a real kernel.
 func TestReset(t *testing.T) {
 	m := vm.Boot(t, vm.Options{Drives: []vm.Drive{atBoot, heads}})
-	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
+	m.Push(vm.Build(t, "cmd/metalplugctl", true), "/opt/metalplug-reset")
 	m.Push(vm.Build(t, "cmd/metalplug-holders", true), "/opt/metalplug-holders")
 	m.Push(vm.Build(t, "integration/vm/ask", true), "/opt/ask")
 	d := disks{m}
@@ -301,7 +301,7 @@ func TestResetVFIO(t *testing.T) {
 		// The parameter is needed because an emulated processor has no interrupt remapping.
 		Kernel: "intel_iommu=on vfio_iommu_type1.allow_unsafe_interrupts=1",
 	})
-	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
+	m.Push(vm.Build(t, "cmd/metalplugctl", true), "/opt/metalplug-reset")
 	m.Push(vm.Build(t, "cmd/metalplug-holders", true), "/opt/metalplug-holders")
 	m.Push(vm.Build(t, "integration/vm/ask", true), "/opt/ask")
 	d := disks{m}

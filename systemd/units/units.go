@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units runs systemd units. Only metalplug-unit imports this package, because the package adds a D-Bus client to the
-// program.
+// Package units runs systemd units. metalplugd does not import this package, because the package adds a D-Bus client to the program.
 package units
 
 import (
