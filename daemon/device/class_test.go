@@ -116,6 +116,12 @@ func checkSighting(t *testing.T, name string, s device.Sighting) {
 	if s.Offer == nil && len(s.Allocation.Nodes) == 0 {
 		t.Errorf("%s: %s is offered without a node", name, s.Device.ID)
 	}
+	if s.Target != nil && (s.Target.SysPath != s.Device.SysPath || s.Target.Class != s.Device.Class.Name) {
+		t.Errorf("%s: %s has the target %+v", name, s.Device.ID, s.Target)
+	}
+	if len(s.Functions) > 0 && !slices.Contains(s.Functions, s.Device.Function()) {
+		t.Errorf("%s: %s is placed at %q, want one of %v", name, s.Device.ID, s.Device.Function(), s.Functions)
+	}
 	for _, n := range s.Allocation.Nodes {
 		covered := slices.ContainsFunc(s.Device.Class.DevNodes, func(pattern string) bool { return udev.Glob(pattern, n.Container) })
 		if !covered {

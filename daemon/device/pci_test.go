@@ -3,37 +3,10 @@
 package device_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
 )
-
-// A namespace with several controllers and a function in a VFIO group are not below the PCI function.
-func TestFunctions(t *testing.T) {
-	for _, test := range []struct{ recording, function string }{
-		{"nvme-multipath", "0000:02:00.0"},
-		{"nvme", "0000:65:00.0"},
-		{"node-virtual", "0000:41:00.0"},
-		{"fpga-dfl", "0000:3b:00.0"},
-		{"infiniband-mlx5", "0000:19:00.0"},
-		{"gpu-amd", "0000:05:00.0"},
-	} {
-		h, devices := loadMachine(t, test.recording)
-		found := false
-		for _, s := range inspectAll(h, append(anyNode(map[string]string{"SUBSYSTEM": "vfio"}), everything...), devices) {
-			for _, f := range s.Functions {
-				found = found || device.FunctionIn(f) == f && f[len(f)-len(test.function):] == test.function
-			}
-			if len(s.Functions) > 0 && !slices.Contains(s.Functions, s.Device.Function()) {
-				t.Errorf("%s: %s is placed at %q, want one of %v", test.recording, s.Device.ID, s.Device.Function(), s.Functions)
-			}
-		}
-		if !found {
-			t.Errorf("%s: no device is reached by %s", test.recording, test.function)
-		}
-	}
-}
 
 func TestCounterMark(t *testing.T) {
 	for _, test := range []struct {

@@ -161,6 +161,15 @@ func formatSightings(sightings []device.Sighting) string {
 				fmt.Fprintf(&out, "  counted: %s of %s is %d\n", c.Name, filepath.Base(c.SysPath), c.Value)
 			}
 		}
+		if len(s.Functions) > 0 {
+			fmt.Fprintf(&out, "  reached through %s\n", baseNames(s.Functions))
+		}
+		if s.Target != nil {
+			formatTarget(&out, s.Target)
+		}
+		if !slices.Equal(s.Nodes, s.Allocation.Nodes) {
+			fmt.Fprintf(&out, "  nodes that exist: %s\n", formatNodes(s.Nodes))
+		}
 		for _, n := range s.Allocation.Nodes {
 			fmt.Fprintf(&out, "  %s", n.Container)
 			if n.Host != n.Container {
@@ -173,4 +182,44 @@ func formatSightings(sightings []device.Sighting) string {
 		}
 	}
 	return strings.TrimSpace(out.String())
+}
+
+// formatTarget formats all that a target contains before a pod gets the device.
+func formatTarget(out *strings.Builder, target *device.Target) {
+	kind := "device"
+	if target.Disk {
+		kind = "disk"
+	}
+	if target.Sole {
+		kind += " for one pod"
+	}
+	if target.Auto != "" {
+		kind += ", reset automatically by " + target.Auto
+	}
+	fmt.Fprintf(out, "  target: %s\n", kind)
+	for _, name := range slices.Sorted(maps.Keys(target.Identity)) {
+		fmt.Fprintf(out, "    %s is %s\n", name, target.Identity[name])
+	}
+	if medium := target.Medium(); medium != "" {
+		fmt.Fprintf(out, "    medium: %s\n", medium)
+	}
+	if len(target.Siblings) > 0 {
+		fmt.Fprintf(out, "    a reset also affects %s\n", baseNames(target.Siblings))
+	}
+}
+
+func baseNames(paths []string) string {
+	var names []string
+	for _, p := range paths {
+		names = append(names, filepath.Base(p))
+	}
+	return strings.Join(names, " ")
+}
+
+func formatNodes(nodes []device.Node) string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.Container)
+	}
+	return strings.Join(names, " ")
 }
