@@ -85,6 +85,15 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	return w
 }
 
+// Ordered returns the work that an operator's order requires.
+func (l Lease) Ordered(order Order) Work {
+	w := Work{Reset: order == Reset, Erase: order == Erase, ByHand: true}
+	if l.Residue {
+		w.Content = OfTenant
+	}
+	return w
+}
+
 // CleanUp returns the work to do after the last tenant has ended. CleanUp also returns the work to repeat after a failure.
 func (l Lease) CleanUp(r Rule) Work {
 	w := Work{Reset: true}

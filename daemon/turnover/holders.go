@@ -39,11 +39,11 @@ func (j *job) look(ctx context.Context, owners []string, mayHold bool) (who user
 		return who, nil
 	}
 	if len(nodes) == 0 {
-		return who, fmt.Errorf("find the processes that have %s open: %w", j.Device.ID, device.ErrIncomplete)
+		return who, fmt.Errorf("find the processes that have the device open: %w", device.ErrIncomplete)
 	}
 	holders, err := j.Host.Touch.Holders(ctx, nodes)
 	if err != nil {
-		return who, fmt.Errorf("find the processes that have %s open: %w", j.Device.ID, err)
+		return who, fmt.Errorf("find the processes that have the device open: %w", err)
 	}
 	pods, all := j.Pods()
 	for _, h := range holders {
@@ -64,17 +64,6 @@ func (j *job) look(ctx context.Context, owners []string, mayHold bool) (who user
 	return who, nil
 }
 
-// lookForNext checks that the device is free for the next pod. No process may have the device open, and all earlier pods must
-// have ended.
-func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
-	if who, err = j.look(ctx, owners, false); err != nil || who.otherUser != "" {
-		return who, err
-	}
-	who.otherUser, err = j.describeRunning()
-	who.mayClose = who.otherUser != ""
-	return who, err
-}
-
 // retryUntil calls the function "question" every pollInterval. retryUntil stops when this function returns true or an error,
 // after closeTimeout, or when ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
@@ -90,14 +79,25 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// waitForUsers repeats the function "look" while it finds users that may soon close the device. For example, udev and metalplugd
-// open a disk briefly after every change, and a pod's sandbox ends some time after its containers.
-func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
+// waitForUsers waits while processes have the device open that may soon close it. For example, udev and metalplugd open a disk
+// briefly after every change, and a pod's sandbox ends some time after its containers. If the flag "next" is set, the next pod is
+// about to get the device. No process may then have the device open, and all earlier pods must have ended. Otherwise, waitForUsers
+// ignores the processes of the pods that hold the device, and the result ownPod reports whether there are any. The parameter owners
+// contains the UIDs of these pods. The error is [ErrBusy] if another process has the device open.
+func (j *job) waitForUsers(ctx context.Context, owners []string, next bool) (ownPod bool, err error) {
+	var who users
 	err = retryUntil(ctx, func() (bool, error) {
-		who, err = look()
+		who, err = j.look(ctx, owners, !next)
+		if next && err == nil && who.otherUser == "" {
+			who.otherUser, err = j.describeRunning()
+			who.mayClose = who.otherUser != ""
+		}
 		return !who.mayClose, err
 	})
-	return who, err
+	if err == nil && who.otherUser != "" {
+		err = fmt.Errorf("%w: %s", ErrBusy, who.otherUser)
+	}
+	return who.ownPod, err
 }
 
 // describeRunning returns a description of an earlier pod that still has a process, or an empty string. Such a process may open
@@ -127,12 +127,6 @@ func (j *job) describeRunning() (who string, err error) {
 
 // checkUnused checks that no process has a released device open, and that the device's pods have ended.
 func (j *job) checkUnused(ctx context.Context) error {
-	who, err := waitForUsers(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err == nil && who.otherUser != "":
-		return fmt.Errorf("%w: %s", ErrBusy, who.otherUser)
-	}
+	_, err := j.waitForUsers(ctx, nil, true)
 	return err
 }

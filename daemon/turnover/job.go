@@ -12,6 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // job is work on one device. The work may affect other devices too. Until the job ends, no other job works on any of these
@@ -79,8 +80,9 @@ func (j *job) rule() lease.Rule {
 // begin notifies the inventory that work on the device is beginning. Until the job ends, the inventory assumes that this work
 // causes all hardware changes. If the work may erase the last pod's data, begin first waits until an inspection has counted the
 // writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The error is
-// [ErrBusy] if the inspection takes longer than closeTimeout.
-func (j *job) begin(ctx context.Context, event lease.Name, order lease.Order) error {
+// [ErrBusy] if the inspection takes longer than closeTimeout. The error is errOutdated if an errand must not be done, because the
+// device has changed since the errand was requested.
+func (j *job) begin(ctx context.Context, event lease.Name, e errand) error {
 	counted := true
 	_ = retryUntil(ctx, func() (bool, error) {
 		s, err := j.Inventory.Current(ctx, j.Device.ID)
@@ -93,26 +95,47 @@ func (j *job) begin(ctx context.Context, event lease.Name, order lease.Order) er
 	if !counted {
 		return fmt.Errorf("%s: %w: the disk is being inspected", j.Device.ID, ErrBusy)
 	}
-	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, order)
-	if err == nil {
-		j.Current = s
+	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, e.order)
+	switch {
+	case errors.Is(err, lease.ErrEvent):
+		return errOutdated
+	case err != nil:
+		return err
 	}
-	return err
+	j.Current = s
+	if event == lease.Clear && (j.Held() || j.Cordon != j.asked.Cordon || e.todo != verdict.Nothing && j.Todo != e.todo) {
+		j.outcome.Event = lease.Refused
+		return errOutdated
+	}
+	return nil
 }
 
-// fail sets the job's outcome after its work has ended with an error. If ctx is cancelled, metalplugd is stopping, and will
-// repeat the work on its next run.
-func (j *job) fail(ctx context.Context, err error, order lease.Order) {
+// fail sets the job's outcome after its work has ended with an error. The parameter e is the errand, or the zero value if a
+// container is about to start. If ctx is cancelled, metalplugd is stopping, and will repeat the work on its next run.
+func (j *job) fail(ctx context.Context, err error, e errand) {
 	half := errors.As(err, new(halfErased))
+	j.outcome = inventory.Outcome{Touched: half}
+	if errors.Is(ctx.Err(), context.Canceled) || isBusy(err) || errors.Is(err, device.ErrUnproven) {
+		return
+	}
+	j.outcome.Err, j.outcome.Written = err, j.writtenAfter(err)
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled), isBusy(err), errors.Is(err, device.ErrUnproven):
-		j.outcome = inventory.Outcome{Touched: half}
+	case errors.Is(err, errUnsaved): // the order, if any, has been carried out
+		j.outcome.Event = lease.Fail
 	case errors.Is(err, device.ErrForeign): // the lease does not fail; the next inspection shows why pods cannot get the disk
-		j.outcome = inventory.Outcome{Foreign: true}
+		j.outcome.Foreign = true
 	case errors.Is(err, device.ErrGone) && !half: // the lease does not fail; the next inspection shows whether the device is back
-		j.outcome = inventory.Outcome{Err: err}
+	case e.order != lease.NoOrder && errors.Is(err, ErrUnfit): // nothing was done
+	case e.order != lease.NoOrder:
+		j.outcome.Event, j.outcome.Order, j.outcome.Err = lease.Fail, e.order, fmt.Errorf("manual %s: %w", e.order, err)
+	case e.todo == verdict.EraseAdopted && half: // the saved order remains, for the content after the failure
+		j.outcome.Fingerprint, _ = j.Host.Touch.ReadFingerprint(ctx, *j.Target)
+		j.outcome.Foreign = j.outcome.Fingerprint == ""
+	case e.todo == verdict.EraseAdopted:
+	case e.todo == verdict.CleanUp: // the clean-up has repeated the operator's order, if one had failed
+		j.outcome.Event, j.outcome.Order = lease.Fail, j.Order
 	default:
-		j.outcome = inventory.Outcome{Event: lease.Fail, Err: err, Order: order, Touched: half, Written: j.writtenAfter(err)}
+		j.outcome.Event = lease.Fail
 	}
 }
 

@@ -5,7 +5,6 @@ package turnover
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -47,61 +46,24 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	case o.Scrub != "" && !j.Target.IsDisk():
 		return fmt.Errorf("%s: %w: the device is not a disk", id, ErrUnfit)
 	}
-	if err := j.checkUnused(ctx); err != nil {
-		return fmt.Errorf("%s: nothing was done: %w", id, err)
+	e := errand{order: lease.Reset, scrub: o.Scrub, limit: maxOrderTime}
+	if o.Scrub != "" {
+		e.order = lease.Erase
 	}
-	if o.DryRun {
+	err = j.checkUnused(ctx)
+	if err == nil && !o.DryRun {
+		err = j.begin(ctx, lease.Clear, e)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: nothing was done: %w", id, err)
+	case o.DryRun:
 		return nil
 	}
-	scrub, order := o.Scrub, lease.Reset
-	if scrub != "" {
-		order = lease.Erase
-	}
-	if err := j.begin(ctx, lease.Clear, order); err != nil {
-		return fmt.Errorf("%w: %w", ErrBusy, err)
-	}
-	if j.Cordon != j.asked.Cordon {
-		return fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
-	}
-	if err := j.doOrder(ctx, scrub); err != nil {
+	if err = j.clear(ctx, e); err != nil {
 		t.Log.Error(string(verdict.CleanUp), "device", id, "resource", j.Taker, "err", err)
-		switch {
-		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
-		case errors.Is(err, errUnsaved):
-			j.fail(context.WithoutCancel(ctx), err, lease.NoOrder)
-		default:
-			j.fail(context.WithoutCancel(ctx), fmt.Errorf("manual %s: %w", order, err), order)
-		}
-		return err
 	}
-	j.Inventory.Recovered(id)
-	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.
-	enough := !j.Used || j.policy.Units.Release == "" && (scrub != "" || !j.policy.Reset.AtRelease() || !j.policy.Reset.Scrubs())
-	// After a failed erasure, a reset alone is not enough.
-	mended := scrub != "" || j.Order == lease.Reset
-	switch {
-	case enough && (mended || j.Order == lease.NoOrder):
-		j.outcome.Event = lease.Cleared
-	case mended:
-		j.outcome.Event = lease.Mended
-	}
-	return nil
-}
-
-// doOrder resets the device as the operator ordered, or erases it regardless of its content.
-func (j *job) doOrder(ctx context.Context, scrub string) error {
-	j.Fingerprint, j.Written = "", nil // the order applies to any content
-	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
-	if j.Residue {
-		w.Content = lease.OfTenant
-	}
-	if w.Reset && j.method(true) == "" {
-		return fmt.Errorf("%s: %w: no reset method of the class applies now: name a method in [resource.reset]", j.Device.ID, ErrUnfit)
-	}
-	if w.Erase {
-		j.policy.Reset.Scrub = scrub
-	}
-	return j.clear(ctx, maxOrderTime, w)
+	return err
 }
 
 // Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o contains no erase
@@ -139,7 +101,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	case err != nil:
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
 	case now.Cordon != j.asked.Cordon:
-		return "", fmt.Errorf("%s: %w: the cordon has changed in the meantime, and nothing was done", id, ErrBusy)
+		return "", fmt.Errorf("%s: nothing was done: %w", id, errOutdated)
 	case fingerprint == "": // without a fingerprint, metalplug could not notice later writes
 		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)
 	}
@@ -183,26 +145,5 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	if err := j.checkAdoptable(); err != nil {
 		return err
 	}
-	if err := j.checkUnused(ctx); err != nil {
-		return err
-	}
-	if err := j.begin(ctx, lease.Clear, lease.NoOrder); err != nil || j.Todo != verdict.EraseAdopted { // it may be cordoned now
-		return err
-	}
-	j.policy.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint
-	err := j.clear(ctx, maxOrderTime, lease.Work{Erase: true, ByHand: true})
-	switch {
-	case err == nil:
-		j.Inventory.Recovered(j.Device.ID)
-		j.outcome.Event = lease.Cleared
-	case errors.Is(err, errUnsaved), ctx.Err() != nil:
-		j.fail(ctx, err, lease.NoOrder) // the saved order remains, so metalplugd would repeat the erasure after a crash
-	default:
-		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
-			j.outcome.Written = j.writtenAfter(err)
-			j.outcome.Fingerprint, _ = j.Host.Touch.ReadFingerprint(ctx, *j.Target)
-		}
-		j.outcome.Foreign = errors.Is(err, device.ErrForeign) || j.outcome.Touched && j.outcome.Fingerprint == ""
-	}
-	return err
+	return j.clearPending(ctx, errand{todo: verdict.EraseAdopted, scrub: j.Evidence.Scrub, limit: maxOrderTime})
 }

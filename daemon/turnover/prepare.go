@@ -115,7 +115,7 @@ func (t *Turnover) startOne(ctx context.Context, s *inventory.Status, owners []s
 	}
 	defer j.finish()
 	j.policy = rules // the rules of this resource apply, even if the device now belongs to another resource
-	if err := j.begin(ctx, lease.Prepare, lease.NoOrder); err != nil {
+	if err := j.begin(ctx, lease.Prepare, errand{}); err != nil {
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
@@ -123,11 +123,11 @@ func (t *Turnover) startOne(ctx context.Context, s *inventory.Status, owners []s
 	// next run would not erase the data that the unit has written.
 	j.Inventory.Prepared(id, p)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		j.fail(ctx, err, lease.NoOrder)
+		j.fail(ctx, err, errand{})
 		return cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
-		j.fail(ctx, err, lease.NoOrder)
+		j.fail(ctx, err, errand{})
 		j.note(j.Status, audit.Refused, err, audit.Entry{Pods: owners})
 		return err
 	}
@@ -153,18 +153,11 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	case j.CheckpointOutdated(owners):
 		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name the pod; if this persists, delete the pod", id, ErrBusy)
 	}
-	who, err := waitForUsers(ctx, func() (users, error) {
-		if first { // no process may have the device open, not even one from the same pod
-			return j.lookForNext(ctx, owners)
-		}
-		return j.look(ctx, owners, true)
-	})
+	ownPod, err := j.waitForUsers(ctx, owners, first) // before the first container, not even a process of the same pod is ignored
 	switch {
 	case err != nil:
-		return p, err
-	case who.otherUser != "":
-		return p, fmt.Errorf("%s: %w: %s", id, ErrBusy, who.otherUser)
-	case who.ownPod: // another container in the pod, such as a sidecar, uses the device
+		return p, fmt.Errorf("%s: %w", id, err)
+	case ownPod: // another container in the pod, such as a sidecar, uses the device
 		return p, nil
 	}
 	w := j.Preparation(j.rule(), first, j.Same())

@@ -49,9 +49,6 @@ func (j *job) sendPrepare(ctx context.Context, w device.Work, todo lease.Work, m
 	target := *j.Target
 	target.Fingerprint, target.Written = j.Fingerprint, j.Written
 	target.Pods, _ = j.Pods()
-	if w.ByHand && j.Evidence.Scrub == "" {
-		target.Fingerprint = "" // the order applies to any content
-	}
 	if w.Method != "" {
 		target.Together = target.Siblings
 		if err := j.beginSiblings(ctx, w.Scrub != ""); err != nil {

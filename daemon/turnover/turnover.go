@@ -12,6 +12,7 @@ package turnover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -31,6 +32,8 @@ var (
 	ErrUnfit = errors.New("not possible")
 	// errUnsaved means that a disk was erased, but metalplug could not record the erasure in the state file.
 	errUnsaved = errors.New("the erasure cannot be saved")
+	// errOutdated means that a device has changed since work on it was requested. Nothing was done.
+	errOutdated = fmt.Errorf("%w: a pod has the device, or the cordon has changed in the meantime", ErrBusy)
 )
 
 const (
@@ -166,7 +169,9 @@ func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) err
 	if j.Todo != todo {
 		return nil
 	}
-	err = j.do(ctx, todo)
+	if err = j.do(ctx, todo); errors.Is(err, errOutdated) {
+		err = nil
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err == nil, errors.Is(err, errFound):
