@@ -4,13 +4,13 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,17 +27,15 @@ type fixture struct {
 	files   map[string]string // keys are paths; values are the text, "socket", "link", "link TARGET" or "dir"
 	status  *api.Status       // nil if the daemon does not answer
 	devices []api.Device
-	counts  map[string]int    // the kubelet's count
-	foreign map[string]string // the kubelet's count for other plugins, by resource
-	toml    string            // the configuration in addition to the defaults
-	label   string            // SELinux label of the kubelet's directory
-	missing []string          // complaints about the units of the configuration
+	counts  *api.KubeletCounts // nil if the kubelet does not answer
+	toml    string             // the configuration in addition to the defaults
+	label   string             // SELinux label of the kubelet's directory
+	missing []string           // complaints about the units of the configuration
 }
 
 const (
 	kubeletDir    = "/var/lib/kubelet/device-plugins"
 	kubeletSocket = kubeletDir + "/kubelet.sock"
-	hcaName       = "metalplug.io/infiniband"
 	resetSocket   = "/run/metalplug/reset.sock"
 	holdersSocket = "/run/metalplug/holders.sock"
 )
@@ -60,201 +58,25 @@ func soundMachine() fixture {
 		devices: []api.Device{{
 			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: api.Hardware{Present: true},
 		}},
-		counts: map[string]int{nvmeName: 1},
+		counts: &api.KubeletCounts{Allocatable: map[string]int{nvmeName: 1}},
 	}
 }
 
-// TestDoctor checks a node without a problem, and the same node with one fault at a time. testdata has the output for each
-// node.
+// TestDoctor runs the doctor on each node in testdata/doctor/nodes.
 func TestDoctor(t *testing.T) {
-	ago, lastYear := time.Now().Add(-2*time.Hour), time.Date(2025, 1, 2, 3, 4, 5, 0, time.Local)
-	for name, spoil := range map[string]func(*fixture){
-		"sound":      func(*fixture) {},
-		"no-daemon":  func(f *fixture) { f.status = nil },
-		"bad-config": func(f *fixture) { f.toml = "nonsense = 1\n" },
-		"reload":     func(f *fixture) { f.status.Configuration.Problem = "t.toml:1: nonsense: unknown key" },
-		"unwritten": func(f *fixture) {
-			f.status.Unwritten = []string{"state not saved: write /var/lib/metalplug/state.json.new: no space left on device"}
-		},
-		"not-ready":  func(f *fixture) { f.status.Ready = false },
-		"no-udevd":   func(f *fixture) { delete(f.files, "/run/udev/control") },
-		"udevd-busy": func(f *fixture) { f.files["/run/udev/queue"] = "" },
-		"no-driver": func(f *fixture) {
-			f.files["/sys/bus/pci/devices/0000:3b:00.0/class"] = "0x030200\n"
-			f.files["/sys/bus/pci/devices/0000:3b:00.0/vendor"] = "0x10de\n"
-		},
-		"withheld": func(f *fixture) {
-			missing := api.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 creates it"}
-			f.devices = append(f.devices, missing, missing, // doctor prints one finding for each reason, and none for disks in use by the host
-				api.Device{Class: "nvme", Reason: "no resource matches the device"}, // the operator named other disks
-				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
-				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
-				api.Device{Class: "gpu", Reason: "a display adapter with driver ast, not a GPU"})
-		},
-		"sandbox": func(f *fixture) {
-			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"
-			f.files["/etc/systemd/system/metalplugd.service"] = "link /dev/null"
-			f.files["/run/systemd/system/metalplug-unit@.service"] = "link /dev/null"
-			f.files["/etc/systemd/system/metalplugd-control.socket"] = "[Unit]" // a file of the operator, not a mask
-			f.files["/etc/systemd/system/kubelet.service"] = "link /dev/null"
-		},
-		"units": func(f *fixture) {
-			f.toml = nvmeOffered + "units = { init = \"b@.service\", release = \"a@.service\" }\n"
-			f.missing = []string{"the unit a@.service is missing on this machine", "the unit b@.service is masked on this machine"}
-			f.files["/run/metalplug/unit.sock"] = "socket"
-		},
-		"no-helpers":      func(f *fixture) { delete(f.files, resetSocket); delete(f.files, holdersSocket) },
-		"no-kubelet":      func(f *fixture) { delete(f.files, kubeletSocket); f.files[kubeletDir] = "dir" },
-		"kubelet-never":   func(f *fixture) { delete(f.files, kubeletSocket) },
-		"kubelet-no-sock": func(f *fixture) { f.files[kubeletSocket] = "text" },
-		"not-registered":  func(f *fixture) { f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false },
-		"kubelet-refuses": func(f *fixture) {
-			f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false
-			f.status.Resources[0].Complaint = "endpoint not registered: register metalplug.io/nvme with the kubelet: disconnected"
-		},
-		"held-back": func(f *fixture) {
-			f.status.Resources[0].Connected = false
-			f.status.Resources[0].Held = "another plugin serves metalplug.io/nvme: the kubelet counts x"
-		},
-		"no-stream":     func(f *fixture) { f.status.Resources[0].Connected = false },
-		"other-count":   func(f *fixture) { f.counts[nvmeName] = 7 },
-		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
-		"no-count":      func(f *fixture) { f.counts = nil },
-		"unknown-device": func(f *fixture) {
-			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
-				`"DeviceIDs":{"0":["nvme-1","nvme-lost"]}}]}}`
-		},
-		"known-device": func(f *fixture) {
-			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
-				`"DeviceIDs":{"0":["nvme-1"]}}]}}`
-		},
-		"kubelet-no-directory": func(f *fixture) {
-			delete(f.files, kubeletSocket)
-			f.files["/var/lib/kubelet"] = ""
-		},
-		"bad-checkpoint": func(f *fixture) { f.files[kubeletDir+"/kubelet_internal_checkpoint"] = "{" },
-		"refused": func(f *fixture) {
-			f.status.Refused = []api.Refusal{
-				{Time: ago, Resource: nvmeName, Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"},
-				{Time: ago, Resource: nvmeName, Call: "PreStartContainer", Reason: "nvme-1 is unhealthy: gone"},
-				{Time: ago, Resource: "claim ns/c", Call: "prepare", Reason: "nvme-1: cordoned: repair -> metalplugctl uncordon nvme-1"},
-			}
-		},
-		"no-device": func(f *fixture) {
-			f.status.Resources[0].Healthy, f.status.Devices.Healthy, f.devices, f.counts = 0, 0, nil, map[string]int{}
-		},
-		"none-at-all": func(f *fixture) {
-			f.status.Resources[0].Healthy, f.status.Resources[0].Optional, f.status.Resources[0].Connected = 0, true, false
-			f.status.Devices, f.devices, f.counts = api.Totals{NotOffered: 2}, nil, map[string]int{}
-		},
-		"unhealthy": func(f *fixture) { f.devices[0].Health, f.devices[0].Reason = "Unhealthy", "controller nvme1 is dead" },
-		"unhealthy-many": func(f *fixture) {
-			f.devices[0].Health, f.devices[0].Reason = "Unhealthy", "controller nvme1 is dead"
-			for i := range 5 {
-				f.devices = append(f.devices,
-					api.Device{ID: fmt.Sprint("gpu-", i), Resource: "t/g", Class: "gpu", Health: "Unhealthy", Reason: "Xid 79"},
-					api.Device{ID: fmt.Sprint("warm-", i), Resource: "t/g", Class: "gpu", Health: "Healthy", Warning: "it is warm"})
-			}
-		},
-		"cordoned": func(f *fixture) {
-			f.devices[0].Health, f.devices[0].Cordoned, f.devices[0].Reason = "Unhealthy", true, "cordoned: loose"
-			f.devices[0].Cordon = &api.Cordon{Reason: "loose", User: "root", Login: "ann", Since: lastYear}
-		},
-		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
-		"cdi-off": func(f *fixture) {
-			f.toml = nvmeOffered + "inject = \"cdi\"\n"
-			f.files["/etc/containerd/config.toml"] += "  enable_cdi = false\n"
-		},
-		"cdi-unset": func(f *fixture) { f.toml = nvmeOffered + "inject = \"cdi\"\n" },
-		"memlock": func(f *fixture) {
-			f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
-			f.files["/proc/812/comm"] = "containerd\n"
-			f.files["/proc/812/limits"] = "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              8388608              bytes\n"
-		},
-		"claims":           (*fixture).claims,
-		"claims-not-there": func(f *fixture) { f.claims(); delete(f.files, driverProgram) },
-		"claims-stopped":   func(f *fixture) { f.claims(); delete(f.files, draSocket); delete(f.files, draRegistration) },
-		"claims-unshared":  func(f *fixture) { f.claims(); f.status.Driver.Problem = api.NoSharing },
-		"claims-expired": func(f *fixture) {
-			f.claims()
-			f.status.Driver.Problem = "the identity has expired, because the clock of this node shows 2126-11-18 11:06:41Z"
-		},
-		"claims-no-node": func(f *fixture) {
-			f.claims()
-			f.status.Driver.Problem = `the ResourceSlices are not written: retrieve node "a": nodes "a" not found`
-		},
-		"claims-silent":  func(f *fixture) { f.claims(); f.status.Driver = api.Driver{} },
-		"claims-killed":  func(f *fixture) { f.claims(); delete(f.files, "/proc/42/stat") },
-		"claims-refused": func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
-		"selinux": func(f *fixture) {
-			f.files["/sys/fs/selinux/enforce"] = "1"
-			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
-			f.label = "system_u:object_r:var_lib_t:s0"
-		},
-		"selinux-sound": func(f *fixture) {
-			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
-			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
-			f.files["/usr/share/selinux/packages/metalplug/metalplug.te"] = "policy_module(metalplug, 1.0.0)\n"
-			f.files["/sys/fs/selinux/booleans/metalplugd_metrics_tcp"] = "0 0"
-		},
-		"selinux-not-loaded": func(f *fixture) {
-			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
-			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
-			f.files["/usr/share/selinux/packages/metalplug/metalplug.te"] = "policy_module(metalplug, 1.0.0)\n"
-			f.files["/sys/fs/selinux/booleans/httpd_enable_cgi"] = "1 1"
-		},
-		"selinux-not-loaded-deb": func(f *fixture) {
-			f.files["/sys/fs/selinux/enforce"], f.label = "0", "system_u:object_r:container_file_t:s0"
-			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
-			f.files["/usr/share/selinux/packages/metalplug.pp.bz2"] = "BZh9"
-		},
-		"selinux-unknown": func(f *fixture) { f.files["/sys/fs/selinux/enforce"] = "1" },
-		"recording":       func(f *fixture) { f.status.Source = "recording:/tmp/x" },
-		"preview":         func(f *fixture) { f.status.Preview, f.status.Source = true, "recording:/tmp/x" },
-		"no-runtime":      func(f *fixture) { delete(f.files, "/etc/containerd/config.toml"); f.needRuntime() },
-		"crio": func(f *fixture) {
-			delete(f.files, "/etc/containerd/config.toml")
-			f.needRuntime()
-			f.files["/etc/crio/crio.conf"] = "[crio.runtime]\ncgroup_manager = \"systemd\"\n"
-			f.files["/etc/crio/crio.conf.d/10-crun.conf"] = "[crio.runtime.runtimes.crun]\n"
-			f.files["/proc/812/comm"] = "crio\n"
-			f.files["/proc/812/limits"] = "Max locked memory         unlimited            unlimited            bytes\n"
-		},
-		"kubelet-root": func(f *fixture) {
-			f.run("/usr/bin/kubelet", "--config", "/etc/kubelet.yaml", "--root-dir=/data/kubelet", "--v=2")
-		},
-		"kubelet-default": func(f *fixture) {
-			f.run("/usr/bin/kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--config=/var/lib/kubelet/config.yaml")
-		},
-		"kubelet-root-set": func(f *fixture) {
-			f.toml = "[paths]\npod_resources = \"/var/lib/k0s/kubelet/pod-resources/kubelet.sock\"\n"
-			f.run("/var/lib/k0s/bin/kubelet", "--root-dir", "/elsewhere", "--root-dir", "/var/lib/k0s/kubelet")
-		},
-		"kubelet-plugins-moved": func(f *fixture) {
-			f.toml = "[paths]\ndevice_plugins = \"/var/lib/k0s/kubelet/device-plugins\"\n"
-			f.run("/var/lib/k0s/bin/kubelet", "--root-dir=/var/lib/k0s/kubelet")
-		},
-		"kubelet-microk8s": func(f *fixture) { // version 1.27 creates the link
-			delete(f.files, kubeletSocket)
-			f.files["/var/lib/kubelet"] = "link ../snap/microk8s/common/var/lib/kubelet"
-			f.files["/var/snap/microk8s/common/var/lib/kubelet/device-plugins/kubelet.sock"] = "socket"
-			f.microk8s()
-		},
-		"kubelet-microk8s-unlinked": (*fixture).microk8s,
-		"kubelet-k3s":               func(f *fixture) { f.run("/usr/local/bin/k3s server") },
-		"kubelet-k3s-root": func(f *fixture) {
-			f.run("/usr/local/bin/k3s", "agent", "--kubelet-arg=v=2", "--kubelet-arg", "root-dir=/data")
-		},
-		"kubelet-k3s-ctl":    func(f *fixture) { f.run("/usr/local/bin/k3s", "kubectl", "--kubelet-arg=root-dir=/data") },
-		"kubelet-microshift": func(f *fixture) { f.run("/usr/bin/microshift", "run") },
-		"kubelet-in-a-container": func(f *fixture) {
-			f.run("/usr/bin/kubelet", "--root-dir=/data")
-			f.files["/proc/4711/ns/mnt"] = "link mnt:[2]"
-		},
-	} {
+	text, err := os.ReadFile("testdata/doctor/nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := make(map[string]string)
+	for _, text := range strings.Split(string(text), "\n== ")[1:] {
+		name, differences, _ := strings.Cut(text, "\n")
+		nodes[name] = differences
+	}
+	for name := range nodes {
 		t.Run(name, func(t *testing.T) {
 			f := soundMachine()
-			spoil(&f)
+			f.change(t, nodes, name)
 			found := f.examine(t)
 			s := screen{}
 			s.writeFindings(found)
@@ -263,34 +85,88 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// The sockets of metalplug-dra.
-const (
-	draSocket       = "/var/lib/kubelet/plugins/metalplug.io/dra.sock"
-	draRegistration = "/var/lib/kubelet/plugins_registry/metalplug.io-reg.sock"
-)
-
-// claims serves the disks through claims.
-func (f *fixture) claims() {
-	f.toml = nvmeOffered + "serve = \"dra\"\n"
-	f.files[driverProgram] = ""
-	f.files["/proc/42/stat"] = ""
-	f.status.Driver = api.Driver{PID: 42, Identity: "acts as system:node:a until 2126-11-18 11:06:40Z, with a token"}
-	for _, socket := range []string{draSocket, draRegistration, "/run/metalplug/claims.sock"} {
-		f.files[socket] = "socket"
+// change makes a sound node different, as the lines for the named node say. JSON replaces only the given fields.
+func (f *fixture) change(t *testing.T, nodes map[string]string, name string) {
+	t.Helper()
+	for line := range strings.Lines(nodes[name]) {
+		verb, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		path, text, _ := strings.Cut(rest, " ")
+		var err error
+		switch verb {
+		case "", "#":
+		case "like":
+			f.change(t, nodes, rest)
+		case "file":
+			f.files[path], err = strconv.Unquote(text)
+		case "link":
+			f.files[path] = "link " + text
+		case "socket":
+			f.files[rest] = "socket"
+		case "directory":
+			f.files[rest] = "dir"
+		case "remove":
+			if _, ok := f.files[rest]; !ok {
+				err = os.ErrNotExist
+			}
+			delete(f.files, rest)
+		case "runs": // a process with this command line (proc(5), /proc/pid/cmdline)
+			f.files["/proc/4711/cmdline"] = strings.ReplaceAll(rest, " ", "\x00") + "\x00"
+			f.files["/proc/4711/ns/mnt"], f.files["/proc/self/ns/mnt"] = "link mnt:[1]", "link mnt:[1]"
+		case "config":
+			f.toml, err = strconv.Unquote(rest)
+		case "nvme":
+			f.toml = nvmeOffered + rest + "\n"
+		case "label":
+			f.label = rest
+		case "unit":
+			f.missing = append(f.missing, rest)
+		case "status":
+			err = merge(rest, f.status)
+		case "resource":
+			err = merge(rest, &f.status.Resources[0])
+		case "count":
+			err = merge(rest, f.counts)
+		case "disk":
+			err = merge(rest, &f.devices[0])
+		case "device":
+			var added api.Device
+			err = merge(rest, &added)
+			f.devices = append(f.devices, added)
+		case "refused":
+			refusal := api.Refusal{Time: time.Now().Add(-2 * time.Hour)}
+			err = merge(rest, &refusal)
+			f.status.Refused = append(f.status.Refused, refusal)
+		case "without":
+			err = f.remove(rest)
+		default:
+			err = errors.New("unknown line")
+		}
+		if err != nil {
+			t.Fatalf("%s: %s: %v", name, line, err)
+		}
 	}
 }
 
-// run adds a process with this command line (proc(5), /proc/pid/cmdline).
-func (f *fixture) run(command ...string) {
-	f.files["/proc/4711/cmdline"] = strings.Join(command, "\x00") + "\x00"
-	f.files["/proc/4711/ns/mnt"], f.files["/proc/self/ns/mnt"] = "link mnt:[1]", "link mnt:[1]"
+// merge decodes JSON into a value. Fields that the text does not name stay the same.
+func merge(text string, value any) error {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(value)
 }
 
-// microk8s adds the process and the files of MicroK8s.
-func (f *fixture) microk8s() {
-	f.files["/var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock"] = "socket"
-	f.files["/var/snap/microk8s/9/args/kubelet"] = "--resolv-conf=/x\n--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--eviction-hard=\"a,b\"\n"
-	f.run("/snap/microk8s/9/kubelite", "--scheduler-args-file=/x", "--kubelet-args-file=/var/snap/microk8s/9/args/kubelet")
+// remove removes a part of the node.
+func (f *fixture) remove(part string) error {
+	switch part {
+	case "daemon":
+		f.status = nil
+	case "count":
+		f.counts = nil
+	case "device":
+		f.devices = nil
+	default:
+		return errors.New("unknown part")
+	}
+	return nil
 }
 
 // TestProcessOfAnother checks that doctor ignores a process of another user that has the name of a kubelet.
@@ -312,12 +188,6 @@ func TestProcessOfAnother(t *testing.T) {
 	if found := d.runChecks("kubelet's directories"); found != nil {
 		t.Errorf("another's: %+v", found)
 	}
-}
-
-// needRuntime adds a device that locks memory, and a resource with CDI.
-func (f *fixture) needRuntime() {
-	f.toml = nvmeOffered + "inject = \"cdi\"\n"
-	f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 }
 
 // TestUnreadableFilesAreSkipped checks that doctor skips files that only root can read. Such a file counts neither as ok nor as
@@ -424,7 +294,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
-			answers["/v1/kubelet"] = api.KubeletCounts{Allocatable: f.counts, Foreign: f.foreign}
+			answers["/v1/kubelet"] = f.counts
 		}
 		d.client.Socket = serveAnswers(t, answers)
 	}
@@ -492,34 +362,6 @@ func TestDoctorCommand(t *testing.T) {
 	}
 	if code, _, stderr := ctl(t, "--socket", n.path("none"), "doctor"); code != exitNoAnswer || stderr != "" {
 		t.Errorf("without a daemon: exit %d, %s", code, stderr)
-	}
-}
-
-// TestNeededHelpers checks that the doctor does not report a missing socket that no resource needs.
-func TestNeededHelpers(t *testing.T) {
-	const gpu = "builtin = false\n[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
-	for toml, want := range map[string][]string{
-		"":                               {holdersSocket, resetSocket},
-		gpu:                              {holdersSocket},
-		gpu + "shares = 4\n":             nil,
-		nvmeOffered:                      {holdersSocket, resetSocket},
-		gpu + "reset.method = \"pci\"\n": {holdersSocket, resetSocket},
-		"reset.socket = \"direct\"\n":    nil,
-	} {
-		f := soundMachine()
-		delete(f.files, resetSocket)
-		delete(f.files, holdersSocket)
-		f.toml = toml
-		var missed []string
-		for _, line := range f.examine(t) {
-			if line.Check == "helper sockets" && line.Level == levelFail {
-				name, _, _ := strings.Cut(strings.TrimPrefix(line.Text, "there is no socket "), ":")
-				missed = append(missed, name)
-			}
-		}
-		if !reflect.DeepEqual(missed, want) {
-			t.Errorf("%q: missed are %q, want %q", toml, missed, want)
-		}
 	}
 }
 
