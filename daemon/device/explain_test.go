@@ -79,7 +79,7 @@ func TestExplain(t *testing.T) {
 		name, text, _ := strings.Cut(text, "\n")
 		head, want, _ := strings.Cut(text, "\n\n")
 		t.Run(name, func(t *testing.T) {
-			h, devices, rules := readSight(t, head)
+			h, devices, rules, _ := readSight(t, head)
 			base, _, _ := strings.Cut(name, ":")
 			i := slices.IndexFunc(devices, func(u udev.Device) bool { return path.Base(u.SysPath) == base })
 			got := device.Explain(h, rules, devices[i])

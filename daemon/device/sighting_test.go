@@ -4,6 +4,7 @@ package device_test
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
@@ -29,8 +31,8 @@ var everything = []device.Rule{
 }
 
 // TestSights reads the files in testdata/sights. A case names a recording. Its other lines change the text of the recording, or are
-// rules in JSON; without a rule, it has one for each class, without a match. After an empty line, the case lists the expected
-// sightings in the format of [formatSightings].
+// rules in JSON; without a rule, it has one for each class, without a match. Lines about a probe give the answer of metalplug-reset.
+// After an empty line, the case lists the expected sightings in the format of [formatSightings].
 func TestSights(t *testing.T) {
 	files, err := filepath.Glob("testdata/sights/*.txt")
 	if err != nil || len(files) == 0 {
@@ -45,9 +47,9 @@ func TestSights(t *testing.T) {
 			name, text, _ := strings.Cut(text, "\n")
 			head, want, _ := strings.Cut(text, "\n\n")
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+name, func(t *testing.T) {
-				h, devices, rules := readSight(t, head)
+				h, devices, rules, probe := readSight(t, head)
 				want, _, _ := strings.Cut(want, "\n#")
-				if got := formatSightings(inspectAll(h, rules, devices)); got != strings.TrimSpace(want) {
+				if got := formatSightings(inspectAll(h, rules, devices)) + probe.kind; got != strings.TrimSpace(want) {
 					t.Errorf("saw\n%s\n\nwant\n%s", got, want)
 				}
 			})
@@ -55,12 +57,46 @@ func TestSights(t *testing.T) {
 	}
 }
 
+// probe is the probe of the disk in the recording "nvme".
+type probe struct {
+	t      *testing.T
+	report device.Report
+	err    error
+	kind   string // text about the kind of the probe, or empty if there was none
+}
+
+// noAnswers are errors of a probe, by name.
+var noAnswers = map[string]error{
+	"claimed":    fmt.Errorf("%w: it cannot be opened exclusively", device.ErrInUse),
+	"unanswered": fmt.Errorf("%w: x", device.ErrUnanswered),
+	"no socket":  errors.New("connect to /run/metalplug/reset.sock: no such file or directory"),
+}
+
+func (p *probe) answer(ctx context.Context, target device.Target, held bool) (device.Report, error) {
+	switch p.kind = "\nprobed as a free disk"; {
+	case held:
+		p.kind = "\nprobed as a held disk"
+	case target.Offered:
+		p.kind = "\nprobed as a disk that will be erased"
+	}
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > 20*time.Second {
+		p.t.Error("it may take for ever")
+	}
+	if !target.Disk || target.SysPath == "" {
+		p.t.Errorf("target is %+v", target)
+	}
+	return p.report, p.err
+}
+
 // readSight makes the machine and the rules of a case.
-func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device.Rule) {
+func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device.Rule, *probe) {
 	t.Helper()
-	var recording string
+	var recording, missing string
 	var edits []string
 	var rules []device.Rule
+	var note device.Note
+	probe := &probe{t: t}
+	touch := device.Touch{}
 	for line := range strings.Lines(head) {
 		verb, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		var err error
@@ -76,11 +112,17 @@ func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device
 				device.Rule
 				Class string
 			}
-			decoder := json.NewDecoder(strings.NewReader(rest))
-			decoder.DisallowUnknownFields()
-			err = decoder.Decode(&rule)
+			err = strictJSON(rest, &rule)
 			rule.Rule.Class, rule.Resource = device.ClassNamed(rule.Class), cmp.Or(rule.Resource, "test/"+rule.Class)
 			rules = append(rules, rule.Rule)
+		case "probe":
+			touch.Probe, err = probe.answer, strictJSON(rest, &probe.report)
+		case "no-answer":
+			touch.Probe, probe.err = probe.answer, noAnswers[rest]
+		case "note":
+			err = strictJSON(rest, &note)
+		case "missing":
+			missing = rest
 		default:
 			err = errors.New("unknown line")
 		}
@@ -92,7 +134,19 @@ func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device
 		rules = everything
 	}
 	h, devices := loadMachine(t, recording, edits...)
-	return h, devices, rules
+	h.Touch, h.Notes = touch, map[string]device.Note{"nvme-eui.36344830545001230025384300000001": note}
+	if missing != "" {
+		if err := os.Remove(h.Path(missing)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h, devices, rules, probe
+}
+
+func strictJSON(text string, value any) error {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(value)
 }
 
 // loadMachine makes a machine from a recording in testdata.
@@ -160,6 +214,14 @@ func formatSightings(sightings []device.Sighting) string {
 			if c.Value > 0 {
 				fmt.Fprintf(&out, "  counted: %s of %s is %d\n", c.Name, filepath.Base(c.SysPath), c.Value)
 			}
+		}
+		if s.HostUse(true) {
+			out.WriteString("  used by the host, even while a pod holds the device\n")
+		} else if s.HostUse(false) {
+			out.WriteString("  used by the host, unless a pod holds the device\n")
+		}
+		if s.Fingerprint != "" {
+			fmt.Fprintf(&out, "  fingerprint: %s\n", s.Fingerprint)
 		}
 		if len(s.Functions) > 0 {
 			fmt.Fprintf(&out, "  reached through %s\n", baseNames(s.Functions))
