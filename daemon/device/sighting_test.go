@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -91,7 +93,8 @@ func (p *probe) answer(ctx context.Context, target device.Target, held bool) (de
 // readSight makes the machine and the rules of a case.
 func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device.Rule, *probe) {
 	t.Helper()
-	var recording, missing string
+	var recording string
+	var changes []func(h *device.Host)
 	var edits []string
 	var rules []device.Rule
 	var note device.Note
@@ -122,7 +125,15 @@ func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device
 		case "note":
 			err = strictJSON(rest, &note)
 		case "missing":
-			missing = rest
+			changes = append(changes, func(h *device.Host) { remove(t, h, rest) })
+		case "node":
+			changes = append(changes, func(h *device.Host) { makeNode(t, h, rest) })
+		case "link":
+			name, target, _ := strings.Cut(rest, " ")
+			changes = append(changes, func(h *device.Host) { link(t, h, target, name) })
+		case "file":
+			name, content, _ := strings.Cut(rest, " ")
+			changes = append(changes, func(h *device.Host) { write(t, h, name, content+"\n") })
 		default:
 			err = errors.New("unknown line")
 		}
@@ -135,12 +146,33 @@ func readSight(t *testing.T, head string) (*device.Host, []udev.Device, []device
 	}
 	h, devices := loadMachine(t, recording, edits...)
 	h.Touch, h.Notes = touch, map[string]device.Note{"nvme-eui.36344830545001230025384300000001": note}
-	if missing != "" {
-		if err := os.Remove(h.Path(missing)); err != nil {
-			t.Fatal(err)
-		}
+	for _, change := range changes {
+		change(h)
 	}
 	return h, devices, rules, probe
+}
+
+func remove(t *testing.T, h *device.Host, name string) {
+	t.Helper()
+	if err := os.Remove(h.Path(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeNode replaces a file by the device node char 0:0, because every process may create this one (vfs_mknod).
+func makeNode(t *testing.T, h *device.Host, name string) {
+	t.Helper()
+	remove(t, h, name)
+	if err := unix.Mknod(h.Path(name), unix.S_IFCHR|0o600, 0); err != nil {
+		t.Fatalf("make %s: %v", name, err)
+	}
+}
+
+func link(t *testing.T, h *device.Host, target, name string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(h.Path(name)), 0o755), os.Symlink(target, h.Path(name))); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func strictJSON(text string, value any) error {
