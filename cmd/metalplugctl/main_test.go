@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,47 +23,41 @@ func ctl(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
+// TestUsage runs the commands in testdata/usage.txt.
 func TestUsage(t *testing.T) {
-	tests := []struct {
-		name string
-		args []string
-		code int
-		text string
-	}{
-		{"unknown command", []string{"nonsense"}, exitUsage, "metalplugctl: unknown command \"nonsense\" for \"metalplugctl\"\nSee 'metalplugctl --help'.\n"},
-		{"help for an unknown command", []string{"help", "nonsense"}, exitUsage, "metalplugctl: unknown command \"nonsense\" for \"metalplugctl\"\nSee 'metalplugctl help --help'.\n"},
-		{"help for too many commands", []string{"help", "list", "why"}, exitUsage, "metalplugctl: unexpected argument: \"why\"\n"},
-		{"completion for an unknown shell", []string{"completion", "csh"}, exitUsage, "metalplugctl: unknown command \"csh\" for \"metalplugctl completion\"\n"},
-		{"help for a command", []string{"help", "list"}, exitOK, "List the devices"},
-		{"unknown flag", []string{"events", "--nonsense"}, exitUsage, "metalplugctl: unknown flag \"--nonsense\" for \"metalplugctl events\"\nSee 'metalplugctl events --help'.\n"},
-		{"flag without a name", []string{"list", "--=x"}, exitUsage, "metalplugctl: unknown flag \"--=x\" for \"metalplugctl list\"\n"},
-		{"no boolean", []string{"list", "-a=maybe"}, exitUsage, "metalplugctl: invalid --all \"maybe\": must be true or false\nSee 'metalplugctl list --help'.\n"},
-		{"output", []string{"preview", "-o", "xml"}, exitUsage, `invalid --output "xml": must be table or json`},
-		{"log level", []string{"preview", "--log-level", "loud"}, exitUsage, `"loud"`},
-		{"no number", []string{"preview", "--allocate", "nvidia.com/gpu=two"}, exitUsage, `"two"`},
-		{"zero", []string{"preview", "--allocate", "nvidia.com/gpu=0"}, exitUsage, `"0"`},
-		{"no such recording", []string{"preview", "--recording", "nonsense"}, exitProblem, "gpu-server"},
-		{"no such configuration", []string{"check", "/nonexistent.toml"}, exitProblem, "/nonexistent.toml"},
-		{"no resource", []string{"preview", "--allocate", "=1"}, exitUsage, "the name of the resource"},
-		{"empty socket", []string{"status", "--socket="}, exitUsage, "--socket is empty: "},
-		{"empty configuration", []string{"check", ""}, exitUsage, "empty argument: "},
-		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},
-		{"two configurations", []string{"check", "a", "b"}, exitUsage, "metalplugctl: unexpected argument: \"b\"\nSee 'metalplugctl check --help'.\n"},
-		{"no value", []string{"list", "--socket"}, exitUsage, "metalplugctl: missing value: --socket PATH\nSee 'metalplugctl list --help'.\n"},
-		{"no device", []string{"reset"}, exitUsage, "metalplugctl: missing argument: NAME; to see all devices: metalplugctl list --all\nSee 'metalplugctl reset --help'.\n"},
-		{"no devices", []string{"cordon"}, exitUsage, "metalplugctl: missing argument: NAME; "},
+	t.Setenv("METALPLUG_SOCKET", "")
+	transcript(t, "usage.txt", func(args ...string) (int, string, string) { return ctl(t, args...) })
+}
+
+// transcript runs the commands of a transcript, and compares their output and exit codes with the transcript. It replaces the parts
+// that change in each run.
+func transcript(t *testing.T, name string, ctl func(args ...string) (code int, stdout, stderr string), changing ...string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			code, stdout, stderr := ctl(t, test.args...)
-			if code != test.code {
-				t.Errorf("exit %d, want %d", code, test.code)
-			}
-			if !strings.Contains(stdout+stderr, test.text) {
-				t.Errorf("%q is not in %q", test.text, stdout+stderr)
-			}
-		})
+	var got strings.Builder
+	for line := range strings.Lines(string(text)) {
+		command, ok := strings.CutPrefix(line, "$ metalplugctl ")
+		if !ok {
+			continue
+		}
+		code, stdout, stderr := ctl(words(command)...)
+		fmt.Fprintf(&got, "%s%s%sexit %d\n\n", line, stdout, stderr, code)
 	}
+	golden(t, name, got.String(), changing...)
+}
+
+// words splits a command line. An argument can be empty.
+func words(command string) []string {
+	all := strings.Fields(command)
+	for i := range all {
+		if all[i] == `""` {
+			all[i] = ""
+		}
+	}
+	return all
 }
 
 // TestHelp checks that each command has a help text, that the text fits into 80 columns, and that each flag names its

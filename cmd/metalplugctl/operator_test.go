@@ -355,33 +355,13 @@ func TestCordonWaits(t *testing.T) {
 	}
 }
 
+// TestDaemonRefusals runs the commands in testdata/refusals.txt. The daemon refuses each of them.
 func TestDaemonRefusals(t *testing.T) {
-	n := newNode(t, bundledText(t, "gpu-server"), "")
-	for _, test := range []struct {
-		args []string
-		code int
-		text string
-	}{
-		{[]string{"cordon", "none"}, exitProblem, "cordon none: no such device; to see all devices: metalplugctl list --all"},
-		{[]string{"cordon", "../" + lastDisk}, exitProblem, "no such device; to see all devices: metalplugctl list --all\n"},
-		{[]string{"cordon", "%2E%2E"}, exitProblem, "metalplugctl: cordon %2E%2E: no such device; to see all devices: metalplugctl list --all\n"},
-		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: several devices match; name one of them: GPU-36f675cc-"},
-		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: several devices match; name one of them: nvme-eui."},
-		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is simulated from a recording"},
-		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "metalplugctl: reset /dev/nvme7n1: " + lastDisk + ": not possible: the hardware is simulated from a recording"},
-		{[]string{"adopt", lastDisk}, exitProblem, "metalplugctl: adopt " + lastDisk + ": not possible: the hardware is simulated from a recording"},
-		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "adopt /dev/nvme7n1: nothing was erased; with --yes, NAME must be the device ID: " + lastDisk + ""},
-		{[]string{"why", "/dev/none"}, exitProblem, "no such device; to see all devices: "},
-	} {
-		code, stdout, stderr := n.ctl(test.args...)
-		if code != test.code || stdout != "" || !strings.Contains(stderr, test.text) {
-			t.Errorf("%v: exit %d, %q, %q", test.args, code, stdout, stderr)
-		}
-	}
+	transcript(t, "refusals.txt", newNode(t, bundledText(t, "gpu-server"), "").ctl)
 }
 
 // TestRemovedDevice removes disks after the operator has seen them in the list, and then names them. The daemon forgets the
-// disk that was not offered. The other stays in the list, because the kubelet may know it.
+// disk that was not offered. The other stays in the list, because the kubelet may know it. testdata/removed.txt has the commands.
 func TestRemovedDevice(t *testing.T) {
 	all := bundledText(t, "gpu-server")
 	n := newNode(t, all, "")
@@ -397,23 +377,8 @@ func TestRemovedDevice(t *testing.T) {
 	waitAnswer(n, "/v1/devices", func(all []api.Device) bool {
 		return !slices.ContainsFunc(all, func(d api.Device) bool { return d.ID == system })
 	})
-	for _, test := range []struct {
-		args []string
-		code int
-		text string
-	}{
-		{[]string{"adopt", system, "--yes"}, exitProblem, system + ": no such device; to see all devices: metalplugctl list --all"},
-		{[]string{"cordon", "--wait", rootDisk}, exitProblem, rootDisk + ": no such device; to see all devices: metalplugctl list --all"},
-		{[]string{"cordon", lastDisk}, exitOK, lastDisk + ": Cordoned: by the operator; gone"},
-		{[]string{"why", lastDisk}, exitProblem, "the hardware is absent"},
-		{[]string{"uncordon", lastDisk}, exitOK, lastDisk + ": Unhealthy: gone"},
-		{[]string{"reset", lastDisk}, exitProblem, "reset " + lastDisk + ": "},
-		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "adopt " + lastDisk + ": "},
-	} {
-		if code, stdout, stderr := n.ctl(test.args...); code != test.code || !strings.Contains(stdout+stderr, test.text) {
-			t.Errorf("%v: exit %d, %q, %q", test.args, code, stdout, stderr)
-		}
-	}
+	n.waitComplaint(nvmeName, "waiting for the kubelet")
+	transcript(t, "removed.txt", n.ctl, regexp.QuoteMeta(n.dir), "DIR", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
 }
 
 // TestHardwareSteersNoTerminal gives disks names with control characters, and looks for these in the output of each command.
