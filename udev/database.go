@@ -67,24 +67,24 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	return d, nil
 }
 
-// enumerate returns all devices of the buses and classes below sys, as [ReadDevice] reads them. libudev looks in the same directories
-// (enumerator_scan_devices_all in systemd, src/libsystemd/sd-device).
+// enumerate returns all devices of the buses and classes below sys, as [ReadDevice] reads them, sorted by path. libudev looks in the
+// same directories (enumerator_scan_devices_all in systemd, src/libsystemd/sd-device). The error says which directory cannot be read.
 func enumerate(sys, run string) ([]Device, error) {
-	if _, err := os.Stat(sys + "/class"); err != nil {
-		return nil, fmt.Errorf("enumerate udev devices: %w", err)
-	}
-	buses, _ := filepath.Glob(sys + "/bus/*/devices/*")
-	classes, _ := filepath.Glob(sys + "/class/*/*")
-	all := make(map[string]Device) // keys are the paths below sys
-	for _, link := range slices.Concat(buses, classes) {
-		path, err := filepath.EvalSymlinks(link)
-		if _, known := all[path]; !known && err == nil {
-			if d, err := ReadDevice(sys, run, "/sys"+strings.TrimPrefix(path, sys)); err == nil {
-				all[path] = d
-			}
+	for _, dir := range []string{"/bus", "/class"} {
+		if _, err := os.ReadDir(sys + dir); err != nil { // filepath.Glob ignores such an error
+			return nil, fmt.Errorf("enumerate udev devices: %w", err)
 		}
 	}
-	return slices.Collect(maps.Values(all)), nil
+	all := make(map[string]Device)
+	buses, _ := filepath.Glob(sys + "/bus/*/devices/*")
+	classes, _ := filepath.Glob(sys + "/class/*/*")
+	for _, link := range slices.Concat(buses, classes) {
+		path, _ := filepath.EvalSymlinks(link) // empty if the device has vanished
+		if d, err := ReadDevice(sys, run, "/sys"+strings.TrimPrefix(path, sys)); err == nil {
+			all[path] = d
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(a, b Device) int { return strings.Compare(a.SysPath, b.SysPath) }), nil
 }
 
 // recordName returns the name of a device's database record (device_get_device_id, sd-device).

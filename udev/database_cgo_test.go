@@ -6,12 +6,14 @@ package udev
 
 import (
 	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// TestEnumerateAsLibudev checks that the build without libudev finds the same devices of this machine as libudev. Other tests may add
-// and remove devices meanwhile, so one of a few attempts must succeed.
+// TestEnumerateAsLibudev checks that the build without libudev finds the same devices of this machine as libudev, in a fixed order.
+// Other tests may add and remove devices at the same time, so one of a few attempts must succeed.
 func TestEnumerateAsLibudev(t *testing.T) {
 	difference := make(map[string]string)
 	for range 20 {
@@ -19,6 +21,9 @@ func TestEnumerateAsLibudev(t *testing.T) {
 		own, err2 := enumerate("/sys", "/run")
 		if err != nil || err2 != nil || len(own) == 0 {
 			t.Fatal(len(own), err, err2)
+		}
+		if !slices.IsSortedFunc(own, func(a, b Device) int { return strings.Compare(a.SysPath, b.SysPath) }) {
+			t.Fatal("the devices are not sorted")
 		}
 		clear(difference)
 		for _, d := range theirs {
@@ -28,7 +33,7 @@ func TestEnumerateAsLibudev(t *testing.T) {
 			if difference[d.SysPath] != "" {
 				delete(difference, d.SysPath)
 			} else {
-				difference[d.SysPath] = "libudev does not find the device, or finds it once"
+				difference[d.SysPath] = "only this build finds the device, or finds it twice"
 			}
 		}
 		if len(difference) == 0 {
@@ -36,6 +41,23 @@ func TestEnumerateAsLibudev(t *testing.T) {
 		}
 	}
 	t.Error(slices.Sorted(maps.Keys(difference)), difference)
+}
+
+// TestEnumerateUnreadable checks that a part of sysfs that cannot be listed is an error, and not a machine without devices.
+func TestEnumerateUnreadable(t *testing.T) {
+	for _, missing := range []string{"bus", "class"} {
+		sys := t.TempDir()
+		for _, dir := range []string{"bus", "class"} {
+			if dir != missing {
+				if err := os.Mkdir(sys+"/"+dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if found, err := enumerate(sys, "/run"); err == nil || !strings.Contains(err.Error(), sys+"/"+missing) {
+			t.Errorf("without %s: %d devices, %v", missing, len(found), err)
+		}
+	}
 }
 
 // TestReadDeviceAsLibudev checks that ReadDevice and libudev agree on all devices of this machine.
