@@ -41,12 +41,13 @@ compile() {
 		-ldflags "-linkmode=external $strip -buildid= -X main.version=${VERSION:-unreleased}" -o "$out/" "$@"
 }
 
-# Without inlining (-l), code is smaller and slower. metalplugctl waits for other programs or for a disk most of the time.
-# metalplugd contains TLS only because gRPC and net/http contain it, and never uses it.
+# Only the daemon loads libudev, because the other programs run with privileges. Without inlining (-l), code is smaller and slower.
+# metalplugctl waits for other programs or for a disk most of the time. metalplugd contains TLS only because gRPC and net/http contain
+# it, and never uses it.
 for program; do
 	case $program in
 	metalplugctl) compile . ,nolibudev all=-l ./cmd/metalplugctl ;;
-	metalplug-holders) compile . ,nolibudev '' ./cmd/metalplug-holders ;; # no libudev in a process with privileges
+	metalplug-holders) compile . ,nolibudev '' ./cmd/metalplug-holders ;;
 	metalplugd) compile . '' crypto/...=-l ./cmd/metalplugd ;;
 	metalplug-dra) compile daemon/dra '' '' ./metalplug-dra ;;
 	*)

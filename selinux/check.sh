@@ -66,12 +66,17 @@ opens() {
 	done
 }
 
-# The files that a domain may execute: its own program and libraries. Two domains map the interpreter of their scripts.
+# The files that a domain may execute: its own program and libraries.
 executes() {
 	local domain
 	for domain in "${domains[@]}"; do
 		echo "$domain file ${domain%_t}_exec_t lib_t ld_so_t textrel_shlib_t"
 	done
+}
+
+# The files that a domain may map as code. Two domains map the interpreter of their scripts, but may not start it.
+maps() {
+	executes
 	echo 'metalplug_reset_t file bin_t'
 	echo 'metalplug_unit_t file bin_t'
 }
@@ -252,7 +257,7 @@ seinfo "$policy" >/dev/null || die "setools cannot read $policy: see the error a
 for domain in "${domains[@]}"; do
 	dump "$domain"
 done
-for list in changes opens executes capabilities; do
+for list in changes opens executes maps capabilities; do
 	"$list" >"$work/$list"
 done
 for class in file dir lnk_file sock_file fifo_file chr_file blk_file; do
@@ -261,7 +266,8 @@ done
 for class in chr_file blk_file; do
 	beyond opens "$class" open
 done
-beyond executes file execute,execute_no_trans,entrypoint
+beyond executes file execute_no_trans,entrypoint
+beyond maps file execute
 check_capabilities
 check_never
 check_looks
