@@ -14,25 +14,24 @@ import (
 	"github.com/metalplug/metalplug/systemd/units"
 )
 
-// actAsHelper runs the program as a helper and exits, if it was started as one. Otherwise, it does nothing. The program acts as a
-// helper if its name is that of the helper. In the packages, metalplug-reset and metalplug-unit are scripts, and metalplugctl is
-// their interpreter. The first line of a script names the helper, and the kernel then passes this name, the script's path and the
-// script's arguments (execve(2)).
+// If the program was started as a helper, actAsHelper runs the helper and exits. The program is a helper if its name is that of the
+// helper. In the packages, metalplug-reset and metalplug-unit are scripts, and metalplugctl is their interpreter. The first line of a
+// script names the helper, and the kernel then passes this name, the script's path and the script's arguments (execve(2)).
 func actAsHelper(args []string) {
-	name, arguments := filepath.Base(args[0]), args[1:]
-	if len(arguments) >= 2 && arguments[1] == filepath.Join(exchange.Libexec, arguments[0]) {
-		name, arguments = arguments[0], arguments[2:]
+	name, rest := filepath.Base(args[0]), args[1:]
+	if len(rest) >= 2 && filepath.Base(rest[1]) == rest[0] {
+		name, rest = rest[0], rest[2:]
 	}
 	file := exchange.ConfigFile(config.DefaultFile)
 	about, _ := helpTexts.ReadFile("about/" + name + ".txt")
 	switch name {
 	case reset.Program:
-		os.Exit(exchange.Main(name, string(about), arguments, func() error { return reset.Serve(file) }))
+		os.Exit(exchange.Main(name, string(about), rest, func() error { return reset.Serve(file) }))
 	case unit.Program:
 		serve := unit.Helper{File: file, Run: units.Run}.Serve
-		if slices.Equal(arguments, []string{"--mounts"}) {
-			arguments, serve = nil, func() error { return unit.Mounts(file, "/run/metalplug-mounts", "/run/cdi") }
+		if slices.Equal(rest, []string{"--mounts"}) {
+			rest, serve = nil, func() error { return unit.Mounts(file, "/run/metalplug-mounts", "/run/cdi") }
 		}
-		os.Exit(exchange.Main(name, string(about), arguments, serve))
+		os.Exit(exchange.Main(name, string(about), rest, serve))
 	}
 }

@@ -49,7 +49,7 @@ func newScreen(out io.Writer) *screen {
 // canMove reports whether the terminal supports control sequences, such as those that move the cursor.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
-// control matches control characters that encoding/json does not escape. The characters in the last two ranges change the text
+// control is a regular expression for control characters that encoding/json does not escape. The characters in the last two ranges change the text
 // direction.
 const control = `[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`
 

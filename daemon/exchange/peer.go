@@ -17,8 +17,8 @@ import (
 // Direct may be set as [Peer.Socket] instead of a path, to run the program as a child process.
 const Direct = "direct"
 
-// Libexec is the directory where the packages install the programs (packaging/install.sh).
-const Libexec = "/usr/libexec/metalplug"
+// libexec is the directory where the packages install the programs (packaging/install.sh).
+const libexec = "/usr/libexec/metalplug"
 
 // configVariable is the environment variable that passes the configuration file's name to a child process. No systemd unit sets
 // it.
@@ -150,11 +150,11 @@ func (p Peer) find() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find %s: %w", p.Program, err)
 	}
-	for _, dir := range [...]string{filepath.Dir(own), Libexec} {
+	for _, dir := range [...]string{filepath.Dir(own), libexec} {
 		path := filepath.Join(dir, p.Program)
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			return path, err
 		}
 	}
-	return "", fmt.Errorf("find %s: the program is neither in %s nor in %s", p.Program, filepath.Dir(own), Libexec)
+	return "", fmt.Errorf("find %s: the program is neither in %s nor in %s", p.Program, filepath.Dir(own), libexec)
 }

@@ -73,6 +73,7 @@ func TestActsAsHelper(t *testing.T) {
 	}{
 		{[]string{reset, "--help"}, "metalplug-reset reads one disk", 0},
 		{[]string{"metalplugctl", "metalplug-reset", reset, "--help"}, "metalplug-reset reads one disk", 0},
+		{[]string{"metalplugctl", "metalplug-reset", "./metalplug-reset", "--help"}, "metalplug-reset reads one disk", 0},
 		{[]string{"metalplugctl", "metalplug-reset", reset}, "metalplug-reset: standard input is not a socket", 1},
 		{[]string{"metalplugctl", "metalplug-unit", unit, "--help"}, "metalplug-unit runs a unit", 0},
 		{[]string{"metalplugctl", "metalplug-unit", unit, "--bogus"}, `metalplug-unit: unexpected argument: "--bogus"`, 2},
