@@ -73,9 +73,9 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// backup is a regular expression for the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers write
-// backups, and operators rename a drop-in to disable it. Each request to a helper starts this program, so the program compiles such
-// regular expressions only when it needs them.
+// backup is a regular expression for the names of files in the drop-in directory that are probably not drop-ins. Editors and
+// package managers write backups, and operators rename a drop-in to disable it. Each request to a helper starts this program, so
+// the program compiles regular expressions only when it needs them.
 const backup = `(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`
 
 // findIgnored returns a warning for each file or directory that looks like a drop-in, but that metalplugd does not read.

@@ -14,9 +14,10 @@ import (
 	"github.com/metalplug/metalplug/systemd/units"
 )
 
-// If the program was started as a helper, actAsHelper runs the helper and exits. The program is a helper if its name is that of the
-// helper. In the packages, metalplug-reset and metalplug-unit are scripts, and metalplugctl is their interpreter. The first line of a
-// script names the helper, and the kernel then passes this name, the script's path and the script's arguments (execve(2)).
+// actAsHelper runs a helper and exits if the program was started as that helper. In a build directory, the program's name is then
+// that of the helper. In the packages, metalplug-reset and metalplug-unit are scripts, and metalplugctl is their interpreter. The
+// first line of a script names the helper, and the kernel passes this name, the script's path and the script's arguments
+// (execve(2)).
 func actAsHelper(args []string) {
 	name, rest := filepath.Base(args[0]), args[1:]
 	if len(rest) >= 2 && filepath.Base(rest[1]) == rest[0] {
