@@ -88,13 +88,8 @@ func (l *leases) applySilently(e *entry, event lease.Event) error {
 	}
 	e.lease = next
 	l.saveLater()
-	for _, effect := range effects {
-		switch effect {
-		case lease.EndEvidence:
-			l.endEvidence(e, event.Reason)
-		case lease.Inspect:
-			l.invalidate(e)
-		}
+	if slices.Contains(effects, lease.EndEvidence) {
+		l.endEvidence(e, event.Reason)
 	}
 	l.noteNumbers(e)
 	if e.lease.Held() {

@@ -59,11 +59,8 @@ const (
 	LapseErase      Effect = "cancel an order to erase"
 )
 
-// Effects that the caller of [Lease.Apply] carries out.
-const (
-	EndEvidence Effect = "discard the evidence"
-	Inspect     Effect = "inspect the device"
-)
+// EndEvidence is the effect that the caller of [Lease.Apply] carries out.
+const EndEvidence Effect = "discard the evidence"
 
 // Row describes what an event does to a lease in one of the states in From. To is empty if the state does not change.
 type Row struct {
@@ -91,37 +88,37 @@ var Table = []Row{
 	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence}},
 
 	// The tenant has ended.
-	{[]State{InUse}, Gone, IfInterrupted, Released, []Effect{ClearHold, ClearResidue, Inspect}},
+	{[]State{InUse}, Gone, IfInterrupted, Released, []Effect{ClearHold, ClearResidue}},
 	{[]State{Preparing, Clearing, Failed}, Gone, IfInterrupted, "", []Effect{ClearHold, ClearResidue}},
-	{[]State{InUse}, Gone, Always, Released, []Effect{ClearHold, Inspect}},
-	{[]State{Allocated}, Gone, IfUsed, Released, []Effect{ClearHold, Inspect}},
-	{[]State{Allocated}, Gone, IfProven, Free, []Effect{ClearHold, Inspect}},
-	{[]State{Allocated}, Gone, Always, Unproven, []Effect{ClearHold, Inspect}},
+	{[]State{InUse}, Gone, Always, Released, []Effect{ClearHold}},
+	{[]State{Allocated}, Gone, IfUsed, Released, []Effect{ClearHold}},
+	{[]State{Allocated}, Gone, IfProven, Free, []Effect{ClearHold}},
+	{[]State{Allocated}, Gone, Always, Unproven, []Effect{ClearHold}},
 	{[]State{Free, Unproven, Released, Preparing, Clearing, Failed}, Gone, Always, "", []Effect{ClearHold}},
 
 	// The device is cleaned up, or the operator's order is carried out.
 	{[]State{Free, Unproven, Released, Failed}, Clear, Always, Clearing, nil},
-	{[]State{Clearing}, Cleared, IfHeld, Allocated, []Effect{ClearUsed, ClearFailure, Inspect}},
-	{[]State{Clearing}, Cleared, IfProven, Free, []Effect{ClearUsed, ClearFailure, Inspect}},
-	{[]State{Clearing}, Cleared, Always, Unproven, []Effect{ClearUsed, ClearFailure, Inspect}},
-	{[]State{Clearing}, Mended, IfHeld, Allocated, []Effect{ClearFailure, Inspect}},
-	{[]State{Clearing}, Mended, IfUsed, Released, []Effect{ClearFailure, Inspect}},
-	{[]State{Clearing}, Mended, IfProven, Free, []Effect{ClearFailure, Inspect}},
-	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure, Inspect}},
+	{[]State{Clearing}, Cleared, IfHeld, Allocated, []Effect{ClearUsed, ClearFailure}},
+	{[]State{Clearing}, Cleared, IfProven, Free, []Effect{ClearUsed, ClearFailure}},
+	{[]State{Clearing}, Cleared, Always, Unproven, []Effect{ClearUsed, ClearFailure}},
+	{[]State{Clearing}, Mended, IfHeld, Allocated, []Effect{ClearFailure}},
+	{[]State{Clearing}, Mended, IfUsed, Released, []Effect{ClearFailure}},
+	{[]State{Clearing}, Mended, IfProven, Free, []Effect{ClearFailure}},
+	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure}},
 	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue}},
 
 	// The work fails, or ends without doing anything. After a restart of metalplugd, nothing is proven before the first inspection.
-	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Inspect}},
-	{[]State{Preparing, Clearing}, Refused, IfFailed, Failed, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Refused, IfDue, Allocated, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Refused, IfHeld, InUse, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Refused, IfUsed, Released, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Refused, IfProven, Free, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Refused, Always, Unproven, []Effect{Inspect}},
+	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure}},
+	{[]State{Preparing, Clearing}, Refused, IfFailed, Failed, nil},
+	{[]State{Preparing, Clearing}, Refused, IfDue, Allocated, nil},
+	{[]State{Preparing, Clearing}, Refused, IfHeld, InUse, nil},
+	{[]State{Preparing, Clearing}, Refused, IfUsed, Released, nil},
+	{[]State{Preparing, Clearing}, Refused, IfProven, Free, nil},
+	{[]State{Preparing, Clearing}, Refused, Always, Unproven, nil},
 
 	// The disk or its content was replaced.
-	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Inspect}},
-	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Inspect}},
+	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase}},
+	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase}},
 	{[]State{Free}, Changed, IfProven, "", []Effect{ClearResidue}},
 	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, LapseErase, EndEvidence}},
 	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, LapseErase, EndEvidence}},
