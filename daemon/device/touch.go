@@ -237,7 +237,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 		return
 	}
 	n, target := h.Notes[s.Device.ID], *s.Target
-	target.Fingerprint, target.Offered = n.Fingerprint, n.Erased && !n.Held
+	target.Fingerprint, target.Offered = n.Fingerprint, n.Erased
 	known := s.Offer != nil && !n.Held
 	if known && (!target.Offered && !n.Forced || !OnlyData(s.Offer)) {
 		return

@@ -168,7 +168,6 @@ func (i *Inventory) SetRules(rules []device.Rule, checkpointDevices map[string]m
 	i.post(func(l *loop) {
 		l.rules, l.CheckpointDevices = rules, checkpointDevices
 		for _, e := range l.entries {
-			e.lastProbe = lastProbe{} // the new rules may not require a probe
 			l.notesStale[e] = true
 		}
 		l.restoreCheckpoint()
