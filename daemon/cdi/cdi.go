@@ -87,14 +87,12 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 // Update writes the files for the newest snapshot. Before the first complete snapshot, Update does nothing and returns true. If a
 // file cannot be written, Update logs the error and returns false.
 func (s *Specs) Update() (ok bool) {
-	select {
-	case <-s.Inventory.Ready():
-	default:
-		return true
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snapshot, _ := s.Inventory.Snapshot()
+	if snapshot.Version == 0 {
+		return true
+	}
 	err := s.pruneClaims(snapshot)
 	if ok = err == nil; !ok {
 		s.Log.Error("CDI spec not written", "err", err)

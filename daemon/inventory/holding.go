@@ -18,8 +18,7 @@ import (
 // allocations records which devices the kubelet has given to pods.
 type allocations struct {
 	*leases
-	owing map[*entry]bool // keys are the entries whose field OwedBy is not nil
-	began time.Time       // start of the daemon
+	began time.Time // start of the daemon
 }
 
 // books contains what metalplugd has learned about a device from the kubelet.
@@ -84,7 +83,7 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 		}
 		switch {
 		case !started:
-			e.work.givenSince, e.OwedBy, a.owing[e] = true, asker, true
+			e.work.givenSince, e.OwedBy = true, asker
 			_ = a.applySilently(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
 			a.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
@@ -98,8 +97,8 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 // closeAllocates records that some kubelets' calls to Allocate have ended or will never get a result. The caller's function
 // selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
-	for e := range a.owing {
-		if by(*e.OwedBy) {
+	for _, e := range a.entries {
+		if e.OwedBy != nil && by(*e.OwedBy) {
 			e.lastAllocated, e.booked = time.Now(), true
 			a.closeAllocate(e)
 		}
@@ -111,7 +110,6 @@ func (a *allocations) closeAllocate(e *entry) {
 	if e.OwedBy != nil {
 		e.OwedBy = nil
 		a.saveLater()
-		delete(a.owing, e)
 	}
 }
 

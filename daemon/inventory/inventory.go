@@ -99,7 +99,7 @@ func New(o Options) *Inventory {
 		ready:    make(chan struct{}),
 	}
 	i.inspector = inspect.New(inspect.Options{Source: o.Source, Log: o.Log, Post: func(f func()) { i.post(func(*loop) { f() }) }})
-	i.published.Store(&publication{snapshot: &Snapshot{Offers: make(map[string]*Offer)}, changed: make(chan struct{})})
+	i.published.Store(&publication{snapshot: &Snapshot{Offers: make(map[string]*Offer)}, changed: i.ready})
 	return i
 }
 

@@ -20,10 +20,9 @@ type loop struct {
 	identities
 	allocations
 	publishing
-	lost         bool // the last run's state is lost, so an operator may have cordoned any device found at the start
-	isReady      bool
-	deadline     time.Time // deadline for the first snapshot; extended when another device is found
-	lastDeadline time.Time // never extended
+	lost     bool // the last run's state is lost, so an operator may have cordoned any device found at the start
+	isReady  bool
+	deadline time.Time // deadline for the first snapshot; extended when another device is found
 }
 
 // devices contains the devices that have an identity and tracks their changes.
@@ -52,12 +51,11 @@ func newLoop(i *Inventory) *loop {
 	}
 	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}
 	l := &loop{
-		leases:       leases,
-		identities:   identities{leases, make(map[*inspect.Subject]found)},
-		allocations:  allocations{leases, make(map[*entry]bool), now},
-		publishing:   publishing{leases: leases, bundles: make(map[string]*Status)},
-		deadline:     now.Add(i.Settle),
-		lastDeadline: now.Add(maxSettleRounds * i.Settle),
+		leases:      leases,
+		identities:  identities{leases, make(map[*inspect.Subject]found)},
+		allocations: allocations{leases, now},
+		publishing:  publishing{leases: leases, bundles: make(map[string]*Status)},
+		deadline:    now.Add(i.Settle),
 	}
 	l.inspector.Seen, l.inspector.Stuck, l.inspector.Host = l.applyInspection, l.markStuck, l.hostForInspection
 	return l
@@ -80,7 +78,7 @@ func (l *loop) handleEvent(e udev.Event) {
 // boot events before metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
-	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {
+	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Sub(l.began) < maxSettleRounds*l.Settle {
 		l.postLater(settlePoll, (*loop).settle)
 		return
 	}

@@ -51,9 +51,6 @@ func (l *loop) publish(now time.Time) {
 	l.changes = len(l.dirty)
 	old := l.published.Swap(&publication{snapshot: l.next(now), changed: make(chan struct{})})
 	close(old.changed)
-	if l.publishedAt.IsZero() {
-		close(l.ready)
-	}
 	l.publishedAt, l.cause = now, time.Time{}
 }
 

@@ -121,9 +121,6 @@ func (l *loop) restore() {
 			e.forgetBoot()
 		}
 		l.addNumbers(e)
-		if e.OwedBy != nil {
-			l.owing[e] = true
-		}
 		if !sameBoot {
 			_ = l.applySilently(e, lease.Event{Name: lease.Reboot})
 			if !l.outlastsBoot(r) {
