@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -85,5 +86,6 @@ func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, e
 
 // listenControl creates the control socket.
 func (d *daemon) listenControl() (net.Listener, error) {
+	_ = os.MkdirAll(d.Config.Paths.Run, 0o755) // if this fails, creating the socket also fails
 	return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
 }

@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer closeSource()
-	d.build(markStart(o.Config.Paths.Run))
+	d.build()
 	d.configMount = newMount(o.Config.Paths.Proc, "the configuration", filepath.Dir(o.File))
 	defer d.audit.Close()
 	if o.Watching != nil {
@@ -145,7 +145,7 @@ func (d *daemon) explainSocket(err error) error {
 	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket; systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
-func (d *daemon) build(afterBoot bool) {
+func (d *daemon) build() {
 	d.config.Store(&d.Config)
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
@@ -156,7 +156,6 @@ func (d *daemon) build(afterBoot bool) {
 		Rules:             d.Config.Rules(),
 		Store:             statefile.Open(d.Config.Paths.State, d.Log),
 		Machine:           systemd.MachineID(),
-		AfterBoot:         afterBoot,
 		CheckpointDevices: d.checkpointDevices(),
 		Audit:             checkInterval,
 		Log:               d.Log,

@@ -6,16 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
 )
-
-// startMark is a file below paths.run. If the file exists, metalplugd has already started once since boot. The file has its own
-// directory, because the sandbox does not let metalplugd write to the sockets' directory.
-const startMark = "daemon/started"
 
 // errOther means that another instance of metalplugd is running.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
@@ -49,16 +44,4 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 		}
 	}
 	return unlock, nil
-}
-
-// markStart creates the file startMark, and reports whether this is the first start after a boot, when paths.run is still empty.
-func markStart(run string) (first bool) {
-	mark := filepath.Join(run, startMark)
-	_ = os.MkdirAll(filepath.Dir(mark), 0o755) // if this fails, the control socket cannot be created either, and that error is logged
-	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return false
-	}
-	f.Close()
-	return true
 }

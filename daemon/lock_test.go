@@ -51,19 +51,6 @@ func TestOneInstance(t *testing.T) {
 	}
 }
 
-// TestMarkStart checks that only the first start after a boot finds an empty directory.
-func TestMarkStart(t *testing.T) {
-	run := filepath.Join(t.TempDir(), "run")
-	for _, want := range []bool{true, false} {
-		if got := markStart(run); got != want {
-			t.Errorf("first start: %v, want %v", got, want)
-		}
-	}
-	if markStart("/dev/null/run") {
-		t.Error("a directory that cannot be made was emptied by a boot")
-	}
-}
-
 // TestRunningPod checks that a pod counts as running as long as its cgroup has a process. If pods have no cgroups, this
 // is unknown, unless the operator has configured that there are none.
 func TestRunningPod(t *testing.T) {

@@ -31,7 +31,7 @@ func FuzzState(f *testing.F) {
 			t.Fatal(err)
 		}
 		m := udevtest.New(t, widget("w0", "A"))
-		start(t, m, state).end()
+		start(t, m, state, settledSoon).end()
 		var log strings.Builder
 		r := start(t, m, "", logs(&log, state), func(o *inventory.Options) { o.Machine = "" })
 		if snapshot, _ := r.Snapshot(); snapshot.Find("node-A-w") == nil {

@@ -59,9 +59,6 @@ type Options struct {
 	Rules   []device.Rule
 	Store   *statefile.Store // writes the state file, or nil
 	Machine string           // the node's ID; if empty, metalplugd accepts the state file of any node
-	// AfterBoot means that the node has booted since metalplugd last ran. The first snapshot then waits for devices from the last
-	// run that the kernel has not found yet.
-	AfterBoot bool
 	// CheckpointDevices contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list includes these devices even if the state file is lost.
 	CheckpointDevices map[string]map[string]kubelet.Known

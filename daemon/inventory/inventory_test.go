@@ -401,20 +401,22 @@ func TestHeldIDsStayUntilFree(t *testing.T) {
 }
 
 func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
-	state := t.TempDir()
-	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-	r.end()
-
-	m := udevtest.New(t, "")
-	m.Plug(widget("widget0", "A"))
-	r = start(t, m, state, func(o *inventory.Options) { o.AfterBoot = true })
-	s, _ := r.Snapshot()
-	if s.Version != 1 {
-		t.Errorf("%d snapshots before the device was back", s.Version)
-	}
-	if got := describeOffer(s.Offer("example.org/widget")); got != "node-A-widget Healthy" {
-		t.Errorf("the first snapshot offers %q", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		state := t.TempDir()
+		start(t, udevtest.New(t, widget("widget0", "A")), state).end()
+		m := udevtest.New(t, "F: /proc/sys/kernel/random/boot_id=2\n\n")
+		r := begin(t, m, state)
+		<-time.After(time.Second)
+		if s, _ := r.Snapshot(); s.Version != 0 {
+			t.Error("the first snapshot does not wait for the device")
+		}
+		m.Plug(widget("widget0", "A"))
+		r.ready()
+		s, _ := r.Snapshot()
+		if got := describeOffer(s.Offer("example.org/widget")); got != "node-A-widget Healthy" {
+			t.Errorf("the first snapshot offers %q", got)
+		}
+	})
 }
 
 // TestNoLinkIsWrittenThrough puts a link in the place of the temporary file. The target of the link must not change.

@@ -40,6 +40,9 @@ type devices struct {
 	resend       map[string]bool        // resources whose list must be sent again even though it has not changed
 	stale        bool                   // a device that is not offered changed since the last publication
 	unsaved      bool                   // something has changed since the last save, and a timer will save it
+	// afterBoot means that the node has booted since metalplugd last saved its state. The first snapshot then waits for devices
+	// from the last run that the kernel has not found yet.
+	afterBoot bool
 }
 
 func newLoop(i *Inventory) *loop {
@@ -98,7 +101,7 @@ func (l *loop) incompleteReason() string {
 		return fmt.Sprintf("devices whose inspection is not finished: %d", open)
 	}
 	for _, e := range l.entries {
-		if l.AfterBoot && e.awaited && e.sighting == nil {
+		if l.afterBoot && e.awaited && e.sighting == nil {
 			return "devices of the last run have not been found again"
 		}
 	}

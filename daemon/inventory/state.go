@@ -95,7 +95,7 @@ func (l *loop) restore() {
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := l.faults.Boot != "" && saved.Health.Boot == l.faults.Boot
-	if sameBoot {
+	if l.afterBoot = l.faults.Boot != "" && !sameBoot; sameBoot {
 		l.faults = saved.Health
 	}
 	for _, medium := range l.evidence.Restore(saved.Disks, sameBoot) {

@@ -95,7 +95,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	}
 	unrecorded := e.lease.Residue && (e.isBusy() || e.isOutdated() || e.sighting != nil && e.sighting.Unread)
 	// While metalplugd does not know the disk's state, a helper from before a crash may still be erasing the disk.
-	unknown := e.Unfinished || e.awaited && e.owner == nil && !l.AfterBoot || e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete)
+	unknown := e.Unfinished || e.awaited && e.owner == nil && !l.afterBoot || e.sighting != nil && errors.Is(e.sighting.Offer, device.ErrIncomplete)
 	s.Unrecorded = s.Cordon != nil && !e.lease.Held() && (e.lease.State == lease.Clearing || unrecorded || e.isDisk() && unknown)
 	s.Todo = f.Todo()
 }

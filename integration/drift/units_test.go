@@ -121,7 +121,7 @@ func TestDaemonMayDoNothing(t *testing.T) {
 // root among them would make the daemon root. TestReach of integration/sandbox tries what can be reached there.
 func TestServicesSeeNoOtherService(t *testing.T) {
 	for name, want := range map[string]string{
-		"metalplugd.service": "/etc/ld.so.cache /etc/localtime /etc/metalplug /run/cdi /run/metalplug /run/metalplug/daemon " +
+		"metalplugd.service": "/etc/ld.so.cache /etc/localtime /etc/metalplug /run/cdi /run/metalplug " +
 			"/run/systemd/journal/socket /run/systemd/notify /run/udev/data /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/metalplug",
 		"metalplug-reset@.service":   "/etc/ld.so.cache /etc/metalplug /run/metalplug-locks /run/metalplug/holders.sock /run/udev/data",
 		"metalplug-holders@.service": "/etc/ld.so.cache",
@@ -239,7 +239,7 @@ func TestSocketPathsMatchConfiguration(t *testing.T) {
 	}
 	// systemd needs /proc to apply AppArmorProfile=. The threat model lists the files there that the kernel allows it
 	// to write.
-	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.Run + "/daemon", c.Paths.CDI, "/proc"}
+	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.CDI, "/proc"}
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(writable)); !slices.Equal(got, want) {
 		t.Errorf("the daemon may write to %q, want %q", got, want)
