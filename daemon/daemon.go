@@ -69,7 +69,6 @@ type daemon struct {
 	specs       *cdi.Specs
 	turnover    *turnover.Turnover
 	audit       *audit.Log
-	lastHolders map[string][]api.Pod // the pods that noteHolders got in its last call; used only by askHolders's goroutine
 	endpoints   *endpoints
 	pods        chan struct{} // has a buffer of one, which is full if a pod has ended or received devices since the last query
 	control     *control.Server

@@ -39,6 +39,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 		snapshot, changed := d.inventory.Snapshot()
 		var next <-chan time.Time // nil if no query is needed
 		if devices := possiblyHeld(snapshot); len(devices) > 0 {
+			before := holders.Pods
 			answer, err := holders.Ask(ctx, devices)
 			switch {
 			case ctx.Err() != nil:
@@ -46,7 +47,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			case err == nil:
 				complaint = ""
 				d.control.SetHolders(holders.Pods)
-				d.noteHolders(snapshot, holders.Pods)
+				d.noteHolders(snapshot, before, holders.Pods)
 				d.inventory.Confirm(answer)
 			case err.Error() != complaint:
 				complaint = err.Error()
@@ -115,15 +116,15 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	time.AfterFunc(podListedDelay, func() { liveness.Poke(d.pods) })
 }
 
-// noteHolders records in the audit log each pod that holds a device now but did not hold it during the last call. The first call
-// records all pods that hold a device.
-func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
+// noteHolders records in the audit log each pod that holds a device according to the map "by", but not according to the earlier
+// map "before".
+func (d *daemon) noteHolders(snapshot *inventory.Snapshot, before, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
 		if s.Resource == "" || s.Members != nil { // a bundle's members are recorded, but not the bundle itself
 			continue
 		}
 		for _, pod := range by[s.Name()] {
-			if slices.Contains(d.lastHolders[s.Name()], pod) {
+			if slices.Contains(before[s.Name()], pod) {
 				continue
 			}
 			e := auditEntry(s, audit.Held)
@@ -131,5 +132,4 @@ func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.P
 			d.audit.Note(e)
 		}
 	}
-	d.lastHolders = by
 }

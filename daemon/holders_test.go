@@ -30,8 +30,11 @@ func TestHoldersAreNotedOnce(t *testing.T) {
 	snapshot := &inventory.Snapshot{Offers: map[string]*inventory.Offer{"example.org/disk": {Devices: []*inventory.Status{s}}}}
 	a, b := api.Pod{Namespace: "n", Name: "a", Container: "c"}, api.Pod{Namespace: "n", Name: "b", Container: "c"}
 	d.noteAllocated([]*inventory.Status{s})
+	var before map[string][]api.Pod
 	for _, pods := range [][]api.Pod{{a}, {a}, {a, b}, {}, {a}} {
-		d.noteHolders(snapshot, map[string][]api.Pod{"nvme-1": pods, "of another plugin": {a}})
+		by := map[string][]api.Pod{"nvme-1": pods, "of another plugin": {a}}
+		d.noteHolders(snapshot, before, by)
+		before = by
 	}
 	d.audit.Close()
 	text, err := os.ReadFile(filepath.Join(dir, "audit.jsonl"))

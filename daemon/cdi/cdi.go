@@ -98,7 +98,7 @@ func (s *Specs) Update() (ok bool) {
 		s.Log.Error("CDI spec not written", "err", err)
 	}
 	for name, sp := range s.specs {
-		if offer := snapshot.Offer(name); sp.written == nil || sp.version != offer.Version {
+		if offer := snapshot.Offer(name); sp.written == nil || sp.offer != offer {
 			ok = s.writeSpec(sp, offer) == nil && ok
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 			nodes[d.Device.ID] = found
 		}
 	}
-	sp.version = offer.Version
+	sp.offer = offer
 	if sp.written != nil && reflect.DeepEqual(sp.written, nodes) {
 		return nil
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -69,8 +70,9 @@ func newBench(t *testing.T, hardware string) *bench {
 	t.Helper()
 	b := &bench{t: t, dir: filepath.Join(t.TempDir(), "cdi"), machine: udevtest.New(t, hardware)}
 	host := &device.Host{Tree: sysfs.At(b.machine.Root())}
+	log := slog.New(slog.DiscardHandler)
 	b.inventory = inventory.New(inventory.Options{
-		Source: b.machine, Host: host, Grace: time.Nanosecond,
+		Source: b.machine, Host: host, Grace: time.Nanosecond, Store: statefile.Open(t.TempDir(), log), Log: log,
 		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "mem"}}},
 	})
 	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: host, Log: slog.New(slog.NewTextHandler(&b.log, nil))}

@@ -26,7 +26,7 @@ import (
 type spec struct {
 	resource config.Resource
 	file     string                         // path of the spec
-	version  uint64                         // version of the offer that the file was last compared with, or 0
+	offer    *inventory.Offer               // the offer that the file was last compared with, or nil
 	written  map[string][]*specs.DeviceNode // nodes in the file, with device IDs as keys, or nil if the file is not up to date
 	err      error                          // why the file could not be written, or nil
 }

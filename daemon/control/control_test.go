@@ -29,6 +29,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/need"
@@ -74,7 +75,7 @@ func start(t testing.TB, recording string, changes ...func(*control.Options)) *b
 	}
 	host := &device.Host{Tree: sysfs.At(root)}
 	b.inventory = inventory.New(inventory.Options{
-		Source: b.machine, Host: host, Rules: c.Rules(), Log: log,
+		Source: b.machine, Host: host, Rules: c.Rules(), Log: log, Store: statefile.Open(t.TempDir(), log),
 		Settle: time.Hour, // the first snapshot has all devices, even on a busy machine
 	})
 	o := control.Options{

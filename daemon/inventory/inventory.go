@@ -52,12 +52,12 @@ const (
 	saveDelay = 100 * time.Millisecond
 )
 
-// Options configure an inventory. Audit, Store and Log may be zero.
+// Options configure an inventory. Machine, Audit, Settle and Grace may be zero.
 type Options struct {
 	Source  udev.Source
 	Host    *device.Host
 	Rules   []device.Rule
-	Store   *statefile.Store // writes the state file, or nil
+	Store   *statefile.Store // writes the state file
 	Machine string           // the node's ID; if empty, metalplugd accepts the state file of any node
 	// CheckpointDevices contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list includes these devices even if the state file is lost.
@@ -85,9 +85,6 @@ type publication struct {
 
 // New returns an inventory that is empty until [Inventory.Run] is called.
 func New(o Options) *Inventory {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	o.Settle = cmp.Or(o.Settle, settleTimeout)
 	o.Grace = cmp.Or(o.Grace, allocationGrace)
 	i := &Inventory{
@@ -206,9 +203,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.unsaved = true // devices may have changed since the last publication
 	close(i.done)
 	l.save()
-	if i.Store != nil {
-		i.Store.Close()
-	}
+	i.Store.Close()
 	cancel()
 	listener.Wait() // the caller may close the source only when no goroutine reads from it
 	return err

@@ -110,11 +110,14 @@ func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 		Settle: time.Hour, // even on a busy machine the first snapshot has all devices
 		Host:   &device.Host{Tree: sysfs.At(m.Root())},
 	}
-	if state != "" {
-		o.Store = statefile.Open(state, log)
-	}
 	for _, change := range changes {
 		change(&o)
+	}
+	if state == "" {
+		state = t.TempDir()
+	}
+	if o.Store == nil {
+		o.Store = statefile.Open(state, log)
 	}
 	r := &running{Inventory: inventory.New(o), t: t, machine: m}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -110,10 +110,9 @@ func (l *loop) current(id string) *Current {
 	return s
 }
 
-// WaitSaved waits until every change that was posted before the call is on disk. Without a store, WaitSaved does not wait. The
-// error comes from the write or from ctx.
+// WaitSaved waits until every change that was posted before the call is on disk. The error comes from the write or from ctx.
 func (i *Inventory) WaitSaved(ctx context.Context) error {
-	if err := i.postAndWait(ctx, func(l *loop) error { l.save(); return nil }); err != nil || i.Store == nil {
+	if err := i.postAndWait(ctx, func(l *loop) error { l.save(); return nil }); err != nil {
 		return err
 	}
 	return i.Store.Flush(ctx)

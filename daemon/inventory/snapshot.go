@@ -81,7 +81,6 @@ func (s *Status) StableReason() string {
 
 // Offer is one resource's device list. Offer is never modified after publication.
 type Offer struct {
-	Version uint64    // increases with each change to this offer
 	Listed  uint64    // increases with each change to IDs, health or NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
 	Members []*Status // devices of the resource that are in bundles instead of in the list, sorted by ID
@@ -162,7 +161,7 @@ func (u updates) set(resource, id string, s *Status) {
 
 // patch returns a copy of the offer with new statuses. The keys are IDs (see [updates]).
 func (o *Offer) patch(changed map[string]*Status) *Offer {
-	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: patchList(o.Devices, changed, false), Members: patchList(o.Members, changed, true)}
+	next := &Offer{Listed: o.Listed, Devices: patchList(o.Devices, changed, false), Members: patchList(o.Members, changed, true)}
 	if !slices.EqualFunc(o.Devices, next.Devices, sameListing) {
 		next.Listed++
 	}

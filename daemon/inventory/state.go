@@ -79,9 +79,6 @@ func (l *loop) restore() {
 		l.faults.Boot = boot
 	}
 	l.evidence = evidence.NewBook(l.faults.Boot)
-	if l.Store == nil {
-		return
-	}
 	var saved savedState
 	if err := l.Store.Load(func(text []byte) (err error) { saved, err = decode(text, l.Machine); return err }); err != nil {
 		saved = savedState{}
@@ -156,7 +153,7 @@ func (d *devices) saveLater() {
 // save passes the state to the store, which writes it. If nothing has changed since the last save, save does nothing. The state
 // contains all offered devices, devices that metalplug is working on, disks that must be erased, faults, evidence and cordons.
 func (l *loop) save() {
-	if l.Store == nil || !l.unsaved {
+	if !l.unsaved {
 		return
 	}
 	l.unsaved = false

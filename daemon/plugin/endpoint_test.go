@@ -25,6 +25,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -63,7 +64,7 @@ func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	host := &device.Host{Tree: sysfs.At(b.machine.Root())}
 	inv := inventory.New(inventory.Options{
-		Source: b.machine, Host: host, Log: log,
+		Source: b.machine, Host: host, Log: log, Store: statefile.Open(t.TempDir(), log),
 		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}}},
 	})
 	watch := &plugin.Watch{Dir: dir, Log: log}
