@@ -82,7 +82,7 @@ type Endpoint struct {
 	// Allocated is called with a container's devices before the kubelet gets the answer. Allocated must not block.
 	Allocated func([]*inventory.Status)
 	// Start prepares devices for a container that is starting. The devices may be members of bundles. Start may block until ctx
-	// ends. If Start is nil, devices need no preparation.
+	// ends.
 	Start   func(ctx context.Context, devices []*inventory.Status) error
 	Metrics Metrics
 	Changed func() // called when the result of [Endpoint.Status] has changed

@@ -71,7 +71,7 @@ func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	b.endpoint = &plugin.Endpoint{
 		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
 		Dir:      dir, Inventory: inv, Host: host, Watch: watch, Log: log, Parked: &plugin.Parked{}, Metrics: noMetrics(),
-		Allocated: func([]*inventory.Status) {}, Changed: func() {},
+		Allocated: func([]*inventory.Status) {}, Changed: func() {}, Start: func(context.Context, []*inventory.Status) error { return nil },
 		Counted: func(context.Context) ([]string, error) { return nil, nil },
 	}
 	for _, change := range changes {

@@ -161,10 +161,8 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if err := s.ready(devices); err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
-	if s.Start != nil {
-		if err := s.Start(ctx, parts(devices)); err != nil {
-			return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
-		}
+	if err := s.Start(ctx, parts(devices)); err != nil {
+		return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
 	}
 	s.Inventory.Starting(names)
 	return &pluginapi.PreStartContainerResponse{}, nil

@@ -80,7 +80,7 @@ func (s *stack) serve(dir string) (stop func(), err error) {
 	endpoint := &plugin.Endpoint{
 		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
 		Dir:      dir, Inventory: s.inventory, Host: s.host(), Watch: watch, Log: log, Parked: &plugin.Parked{},
-		Allocated: func([]*inventory.Status) {}, Changed: func() {},
+		Allocated: func([]*inventory.Status) {}, Changed: func() {}, Start: func(context.Context, []*inventory.Status) error { return nil },
 		Counted: func(context.Context) ([]string, error) { return nil, nil },
 		Metrics: plugin.Metrics{
 			Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {},
