@@ -105,7 +105,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	case fingerprint == "": // without a fingerprint, metalplug could not notice later writes
 		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)
 	}
-	if err := t.Inventory.Adopt(ctx, id, j.Target, scrub, fingerprint); err != nil {
+	if err := t.Inventory.Adopt(ctx, id, j.asked.Target, scrub, fingerprint); err != nil {
 		return "", err
 	}
 	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})

@@ -33,7 +33,7 @@ var (
 	// errUnsaved means that a disk was erased, but metalplug could not record the erasure in the state file.
 	errUnsaved = errors.New("the erasure cannot be saved")
 	// errOutdated means that a device has changed since work on it was requested. Nothing was done.
-	errOutdated = fmt.Errorf("%w: a pod has the device, or the cordon has changed in the meantime", ErrBusy)
+	errOutdated = fmt.Errorf("%w: the device, its pod or its cordon has changed in the meantime", ErrBusy)
 )
 
 const (
