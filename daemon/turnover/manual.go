@@ -80,8 +80,8 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	if err := j.checkAdoptable(); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
-	if kind := j.Evidence.Kind; kind != "" && j.State == lease.Free && j.Resource != "" {
-		return "the disk is already offered, with the evidence " + kind, nil
+	if j.State == lease.Free && j.Resource != "" {
+		return "the disk is already offered", nil
 	}
 	if err := j.checkUnused(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
