@@ -245,17 +245,24 @@ func (n *node) rules() []device.Rule {
 	return all
 }
 
-// careOf returns the configuration of a resource.
+// careOf returns the configuration of a resource. A resource that matches no device has no vendor units.
 func (n *node) careOf(resource string) (config.Resource, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.care, slices.Contains(append(n.resources, widgetResource, setResource), resource)
+	care := n.care
+	if care.Name = resource; slices.Contains(n.resources[min(1, len(n.resources)):], resource) {
+		care.Units = config.Units{}
+	}
+	return care, slices.Contains(append(n.resources, widgetResource, setResource), resource)
 }
 
 // unit simulates the run of a vendor unit. The commands "fails" and "during" refer to it by its template.
 func (n *node) unit(ctx context.Context, resource, stage, id string) error {
 	care, _ := n.careOf(resource)
 	template := map[string]string{unit.Init: n.init, unit.Start: care.Units.Start, unit.Release: care.Units.Release}[stage]
+	if template == "" {
+		return fmt.Errorf("%s has no unit for this stage", resource)
+	}
 	return n.recordCall(ctx, template, template+" "+id)
 }
 

@@ -13,7 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// unit runs the vendor unit that is configured for a stage. unit does nothing if the unit's name is empty.
+// unit runs the vendor unit that the job's resource configures for a stage. After a reload, another resource may still offer the
+// device. unit does nothing if the unit's name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {
 		return nil
@@ -21,7 +22,7 @@ func (j *job) unit(ctx context.Context, stage, template string) error {
 	limited, cancel := context.WithTimeout(ctx, unit.MaxTimeout)
 	defer cancel()
 	began := time.Now()
-	err := j.Unit(limited, j.Resource, stage, j.Device.ID)
+	err := j.Unit(limited, j.policy.Name, stage, j.Device.ID)
 	j.note(j.Status, audit.Stepped, err, audit.Entry{Method: template, Seconds: time.Since(began).Seconds()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", j.Device.ID, err)
