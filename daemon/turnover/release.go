@@ -71,7 +71,8 @@ func (j *job) clearPending(ctx context.Context, e errand) error {
 
 // clear does an errand that [job.begin] has begun, and sets the job's outcome. clear resets or erases the device. After a pod has
 // ended, clear then runs the vendor unit. If earlier work on the device failed, the clean-up repeats that work. An order of the
-// operator does not replace the vendor unit, so the clean-up stays pending.
+// operator does not replace the vendor unit, so the clean-up stays pending. Only an order that the operator waits for clears the
+// device's hardware faults.
 func (j *job) clear(ctx context.Context, e errand) (err error) {
 	cleanUp := e.todo == verdict.CleanUp
 	if !cleanUp || !j.policy.SharesUse() && (j.policy.Reset.AtRelease() || j.Failure != "") {
@@ -80,7 +81,7 @@ func (j *job) clear(ctx context.Context, e errand) (err error) {
 	if err == nil && cleanUp {
 		err = j.unit(ctx, unit.Release, j.policy.Units.Release)
 	}
-	if err == nil && !cleanUp {
+	if err == nil && e.order != lease.NoOrder {
 		j.Inventory.Recovered(j.Device.ID)
 	}
 	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.

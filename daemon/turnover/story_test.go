@@ -21,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/udev"
 )
 
 // tale is a story in a file, with its lines and the alternatives for each name that begins with "$".
@@ -156,6 +157,11 @@ func (n *node) happenings() map[string]verb {
 		"mount":     n.mount, // mount [NAME] on /srv and unmount all others
 		"controller": func(name, state string) error {
 			n.machine.SetAttr("/sys"+pathOf(name)+"/nvme/"+name, "state", state)
+			return nil
+		},
+		"fault": func(name, _ string) error { // a PCIe error
+			failed := udev.NewProperties(map[string]string{"ERROR_EVENT": "FAILED_RECOVERY"})
+			n.machine.Send(udev.Event{Action: "change", Device: udev.Device{SysPath: "/sys" + pathOf(name), Subsystem: "pci", Properties: failed}})
 			return nil
 		},
 		"wrote": func(name, sectors string) error { // wrote NAME SECTORS sets, without an event, the number of sectors written since the disk was plugged in
