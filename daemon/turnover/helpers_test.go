@@ -176,7 +176,7 @@ func (h *helpers) checkPermitted(t device.Target, w device.Work) error {
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
 	case w.Scrub != "" && !w.Tenant && !w.ByHand:
 		return fmt.Errorf("%w: no pod on this node has left data", turnover.ErrUnfit)
-	case content == "", w.ByHand && w.Scrub != "" && known, w.Tenant && known:
+	case content == "", w.ByHand && known, w.Tenant && known:
 		return nil
 	}
 	return foreign

@@ -108,7 +108,7 @@ func (j *job) clear(ctx context.Context, e errand) (err error) {
 // the state file could not be written. After a failure, resetOrErase therefore waits for the state file even if it has not erased
 // the disk.
 func (j *job) resetOrErase(ctx context.Context, e errand) error {
-	var todo lease.Work
+	todo := j.CleanUp(j.rule())
 	switch {
 	case e.todo == verdict.EraseAdopted:
 		todo, j.Fingerprint = j.Ordered(lease.Erase), j.Evidence.Fingerprint
@@ -116,10 +116,8 @@ func (j *job) resetOrErase(ctx context.Context, e errand) error {
 		return fmt.Errorf("%s: %w: no reset method of the class applies now: name a method in [resource.reset]", j.Device.ID, ErrUnfit)
 	case e.order != lease.NoOrder:
 		todo, j.Fingerprint, j.Written = j.Ordered(e.order), "", nil
-	default:
-		if todo = j.CleanUp(j.rule()); todo.ByHand {
-			j.Fingerprint = ""
-		}
+	case todo.ByHand:
+		j.Fingerprint = ""
 	}
 	j.policy.Reset.Scrub = cmp.Or(e.scrub, j.policy.Reset.Scrub)
 	limited, cancel := context.WithTimeout(ctx, e.limit+device.AnswerTime)

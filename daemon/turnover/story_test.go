@@ -276,8 +276,11 @@ func (n *node) happenings() map[string]verb {
 		}),
 		"break": locked(func(what, text string) error {
 			n.fail[what] = errors.New(cmp.Or(text, "media error"))
-			if text == "unfit" { // the helper refuses the work and does nothing
+			switch text {
+			case "unfit": // the helper refuses the work and does nothing
 				n.fail[what] = fmt.Errorf("%w: not now", turnover.ErrUnfit)
+			case "gone":
+				n.fail[what] = device.ErrGone
 			}
 			return nil
 		}),
