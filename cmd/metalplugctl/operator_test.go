@@ -215,6 +215,7 @@ const (
 	anySecond = `since \d{4}-\d\d-\d\d [0-9:]+Z`
 )
 
+// TestListStatusWhyCordon runs the commands in testdata/operator.txt while a pod holds a disk.
 func TestListStatusWhyCordon(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	k := n.connect("nvidia.com/gpu", "metalplug.io/infiniband", nvmeName)
@@ -222,33 +223,14 @@ func TestListStatusWhyCordon(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitAnswer(n, "/v1/devices", func(all []api.Device) bool { return slices.ContainsFunc(all, isHeld) })
-	for _, step := range []struct {
-		file string
-		code int
-		args []string
-	}{
-		{"list.txt", exitOK, []string{"list"}},
-		{"list-all.txt", exitOK, []string{"list", "--all"}},
-		{"status.txt", exitOK, []string{"status"}},
-		{"cordon.txt", exitOK, []string{"cordon", lastDisk, "--reason", "ticket 4711"}},
-		{"list-cordoned.txt", exitOK, []string{"list"}},
-		{"status-cordoned.txt", exitOK, []string{"status"}},
-		{"why-cordoned.txt", exitProblem, []string{"why", lastDisk}},
-		{"why-mounted.txt", exitProblem, []string{"why", rootDisk}},
-		{"why-gpu.txt", exitOK, []string{"why", "18:00.0"}},
-		{"why.json", exitProblem, []string{"why", rootDisk, "-o", "json"}},
-		{"cordon-again.txt", exitOK, []string{"cordon", "/dev/nvme7n1"}},
-		{"uncordon.txt", exitOK, []string{"uncordon", lastPCI}},
-		{"uncordon-again.txt", exitOK, []string{"uncordon", lastDisk}},
-		{"cordon-several.txt", exitOK, []string{"cordon", "nvme1n1", "ibp25s0"}},
-	} {
-		code, stdout, stderr := n.ctl(step.args...)
-		if code != step.code || stderr != "" {
-			t.Errorf("%v: exit %d, want %d: %s", step.args, code, step.code, stderr)
-		}
-		golden(t, step.file, stdout, anyTime, "TIME", anySecond, "since TIME", `up \d+s`, "up 1s", regexp.QuoteMeta(n.dir), "DIR",
-			`\(by [^,)]+, `+anyDay+` [0-9:]+Z\)`, "(by WHO, TIME)", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
-	}
+	n.transcript("operator.txt")
+}
+
+// transcript runs the commands of a transcript. Times, the user's name and the directory differ in each run.
+func (n *node) transcript(name string) {
+	n.t.Helper()
+	transcript(n.t, name, n.ctl, anyTime, "TIME", anySecond, "since TIME", `up \d+s`, "up 1s", regexp.QuoteMeta(n.dir), "DIR",
+		`\(by [^,)]+, `+anyDay+` [0-9:]+Z\)`, "(by WHO, TIME)", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
 }
 
 // TestWhyOfUnknownNodes runs why for a missing node that all devices need, and for a node of a GPU that is not known
@@ -257,24 +239,7 @@ func TestWhyOfUnknownNodes(t *testing.T) {
 	text := strings.ReplaceAll(bundledText(t, "gpu-server"), "F: /dev/nvidia-uvm=\n", "")
 	text = strings.ReplaceAll(text, "GPU UUID: \\t GPU-6513270e-269e-4d37-b2a7-4de452e6b438", "GPU UUID: \\t GPU-????????-????-????-????-????????????")
 	n := newNode(t, text, "")
-	n.why(map[string]string{
-		"why-missing.txt": "/dev/nvidia-uvm",
-		"why-shared.txt":  "/dev/nvidiactl",
-		"why-unknown.txt": "/dev/nvidia2",
-		"why-partial.txt": "/dev/nvidia3",
-	})
-}
-
-// why compares the explanations of devices that pods cannot get with golden files.
-func (n *node) why(files map[string]string) {
-	n.t.Helper()
-	for file, what := range files {
-		code, stdout, stderr := n.ctl("why", what)
-		if stderr != "" || code != exitProblem {
-			n.t.Errorf("%s: exit %d: %s", what, code, stderr)
-		}
-		golden(n.t, file, strings.ReplaceAll(stdout, n.dir, "DIR"), anySecond, "since TIME")
-	}
+	n.transcript("why-unknown-nodes.txt")
 }
 
 // TestWhyNotOffered runs why for the node of a device, for a node next to it, and for an address without a rule. The
@@ -295,21 +260,7 @@ class = "node"
 match = { SUBSYSTEM = "tty" }
 `)
 	n.waitComplaint("nvidia.com/gpu", "waiting for the kubelet")
-	n.why(map[string]string{
-		"why-excluded.txt":      "/dev/nvidia2",
-		"why-taken.txt":         "/dev/nvidia3",
-		"why-beside.txt":        "/dev/infiniband/uverbs0",
-		"why-unconfigured.txt":  "1d:00.0",
-		"why-in-use.txt":        rootDisk,
-		"why-no-class.txt":      "/dev/snd/controlC0",
-		"why-nodes-below.txt":   "0000:00:1f.0",
-		"why-without-nodes.txt": "/devices/pci0000:00/0000:00:1f.4",
-	})
-	code, stdout, stderr := n.ctl("list", "--all")
-	if code != exitOK || stderr != "" {
-		t.Errorf("exit %d: %s", code, stderr)
-	}
-	golden(t, "list-grouped.txt", stdout)
+	n.transcript("why-not-offered.txt")
 }
 
 // TestCordonOfAnAbsentDevice cordons a device that is not offered and then disappears. The cordon stays visible, and the
@@ -378,7 +329,7 @@ func TestRemovedDevice(t *testing.T) {
 		return !slices.ContainsFunc(all, func(d api.Device) bool { return d.ID == system })
 	})
 	n.waitComplaint(nvmeName, "waiting for the kubelet")
-	transcript(t, "removed.txt", n.ctl, regexp.QuoteMeta(n.dir), "DIR", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
+	n.transcript("removed.txt")
 }
 
 // TestHardwareSteersNoTerminal gives disks names with control characters, and looks for these in the output of each command.
