@@ -97,38 +97,6 @@ func (n *fakeNode) pattern(seed byte) {
 	}
 }
 
-// TestErasureOfBlocks checks which ioctls and ranges reach the kernel.
-func TestErasureOfBlocks(t *testing.T) {
-	for method, want := range map[string]struct {
-		ioctls []string
-		done   string
-	}{
-		"zero": {
-			[]string{"ioctl nvme0n1 0x127f 00000000000000000000000400000000", "ioctl nvme0n1 0x127f 00000004000000000010000000000000"},
-			"wrote zeroes over 67112960 bytes",
-		},
-		"discard":        {[]string{"ioctl nvme0n1 0x1277 00000000000000000010000400000000"}, "discarded 67112960 bytes"},
-		"secure-discard": {[]string{"ioctl nvme0n1 0x127d 00000000000000000010000400000000"}, "securely discarded 67112960 bytes"},
-	} {
-		t.Run(method, func(t *testing.T) {
-			m, n := oneNVMe(t)
-			n.size(64<<20 + 4096)
-			n.fill()
-			got := m.ask(eraseOf0(method))
-			if got.Result != OK || !strings.HasPrefix(got.Done, want.done+"; ") || !strings.HasSuffix(got.Done, " blocks of 4096 bytes contained data before, all read as zeroes") {
-				t.Errorf("answer is %+v", got)
-			}
-			flush := "ioctl nvme0n1 0x1261 0000000000000000"
-			if calls := slices.Concat([]string{"open nvme0n1 for writing", flush, flush}, want.ioctls, []string{flush}); !reflect.DeepEqual(m.calls, calls) {
-				t.Errorf("it did %q\nwant %q", m.calls, calls)
-			}
-			if !n.blank() || n.volatile {
-				t.Errorf("something is left (%v), or would be without power (%v)", !n.blank(), n.volatile)
-			}
-		})
-	}
-}
-
 // TestErasureOfSparseData checks that an erasure reads the blocks that a probe read when the pod ended. If the probe missed the
 // pod's data, the data is erased. If a block that was blank contains data, the disk is not erased.
 func TestErasureOfSparseData(t *testing.T) {
@@ -148,93 +116,6 @@ func TestErasureOfSparseData(t *testing.T) {
 	n.data[probed[7]] = 0
 	if got := m.full(r); got.Result != OK || !got.Erased || !n.blank() {
 		t.Errorf("answer is %+v", got)
-	}
-}
-
-// TestErasureIsRefused checks that a refused request writes nothing and opens nothing for writing.
-func TestErasureIsRefused(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(m *machine, n *fakeNode, r *Request)
-		want   Result
-		detail string
-	}{
-		{"a file system that no pod left", func(m *machine, n *fakeNode, r *Request) {
-			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
-			n.ext4()
-		}, Foreign, "nvme0n1 holds unknown data at byte 0; if the data is not needed"},
-		{"a byte of unknown origin", func(m *machine, n *fakeNode, r *Request) {
-			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
-			n.data[4<<20-1] = 1
-		}, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
-		{"partitions of unknown origin", func(m *machine, n *fakeNode, r *Request) {
-			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
-			m.partition(disk0+"/nvme0n1p1", "259:1")
-		}, Foreign, "nvme0n1 holds partitions that the kernel has not dropped yet"},
-		{"read-only", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/ro": "1\n"}) }, Refused, "is read-only"},
-		{"claimed", func(m *machine, n *fakeNode, r *Request) { n.busy = true }, Busy, "cannot be opened exclusively"},
-		{"mounted for us alone", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/proc/self/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
-		}, Busy, "nvme0n1 is mounted on /x"},
-		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Busy, "cannot determine whether nvme0n1 is mounted"},
-		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the backing file of loop7"},
-		{"the file of a loop device whose node was removed", func(m *machine, n *fakeNode, r *Request) {
-			m.loop(nil)
-			delete(m.nodes, "/dev/loop7")
-		}, Busy, "cannot determine what is below loop7"},
-		{"the node of another loop device", func(m *machine, n *fakeNode, r *Request) {
-			m.loop(nil)
-			m.rename(m.root+"/sys/devices/virtual/block/loop7", m.root+"/sys/devices/virtual/block/loop8")
-			m.nodes["/dev/loop8"] = m.nodes["/dev/loop7"]
-		}, Busy, "cannot determine what is below loop8: /dev/loop8 is the node of another device: 7:7"},
-		{"a disk with the name of a loop device", func(m *machine, n *fakeNode, r *Request) {
-			m.loop(nil)
-			m.nodes["/dev/loop7"] = n
-		}, Busy, "cannot determine what is below loop7: /dev/loop7 is the node of another device: 259:0"},
-		{"loop devices that cannot be listed", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/sys/devices/virtual/block": "x"})
-		}, Busy, "cannot determine whether nvme0n1 is the backing file of a loop device: read "},
-		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "cannot determine what is below loop7"},
-		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `cannot determine whether nvme0n1 is exported: the NVMe subsystem x has opened "/dev/export0", which metalplug cannot see`},
-		{"another request", func(m *machine, n *fakeNode, r *Request) { m.lockElsewhere(disk0) }, Busy, "another request for "},
-		{"nothing identifies it", func(m *machine, n *fakeNode, r *Request) { r.Identity = nil }, Refused, "nothing in the request identifies the device"},
-		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "flush the cache of nvme0n1: input/output error"},
-		{"not from a pod", func(m *machine, n *fakeNode, r *Request) { r.Tenant = false }, Refused, "its content is not from a pod on this node"},
-		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
-		{"no disk", func(m *machine, n *fakeNode, r *Request) {
-			r.SysPath, r.Class, r.Identity = controller0, "node", map[string]string{"serial": "S1"}
-		}, Refused, "is not a disk, so it cannot be erased"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m, n := oneNVMe(t)
-			r := eraseOf0("zero")
-			c.change(m, n, &r)
-			was := string(n.data)
-			m.expect(r, c.want, c.detail)
-			if m.syncError == nil { // this error appears when the disk is open for writing
-				m.checkUntouched()
-			}
-			if string(n.data) != was {
-				t.Error("the disk has changed")
-			}
-		})
-	}
-}
-
-// TestMountedMeanwhile checks that the helper notices a use that begins between the first inspection and the exclusive open.
-func TestMountedMeanwhile(t *testing.T) {
-	m, n := oneNVMe(t)
-	opens := 0
-	n.opened = func() {
-		if opens++; opens == 2 {
-			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
-		}
-	}
-	if got := m.ask(eraseOf0("zero")); got.Result != Busy {
-		t.Errorf("answer is %+v", got)
-	}
-	if want := []string{"open nvme0n1 for writing"}; !reflect.DeepEqual(m.calls, want) {
-		t.Errorf("it did %q", m.calls)
 	}
 }
 
@@ -356,37 +237,6 @@ func (m *machine) loop(err error) {
 	n := m.disk(sysPath, "7:7", "")
 	n.below, n.belowError = unix.Mkdev(259, 0), err
 	m.files(map[string]string{sysPath + "/loop/backing_file": "/srv/luns/disk1\n"})
-}
-
-// TestErasureErrors checks that the answer reports errors of the kernel during an erasure.
-func TestErasureErrors(t *testing.T) {
-	for _, c := range []struct {
-		request uintptr
-		err     error
-		want    Result
-		detail  string
-	}{
-		{unix.BLKZEROOUT, unix.EIO, Failed, "zero on nvme0n1 at byte 0: input/output error"},
-		{unix.BLKZEROOUT, unix.EOPNOTSUPP, Unsupported, "zero on nvme0n1: operation not supported"},
-		{unix.BLKZEROOUT, unix.ENODEV, Gone, "no such device"},
-		{unix.BLKFLSBUF, unix.EACCES, Failed, "flush the page cache of nvme0n1: permission denied"},
-		{unix.BLKRRPART, unix.EBUSY, Failed, "read the partition table of nvme0n1 again: device or resource busy"},
-	} {
-		t.Run(fmt.Sprintf("%#x %v", c.request, c.err), func(t *testing.T) {
-			m, _ := oneNVMe(t)
-			m.partition(disk0+"/nvme0n1p1", "259:1")
-			m.onIoctl = func(_ *fakeNode, request uintptr, _ []byte) (int, error) {
-				if request == c.request {
-					return -1, c.err
-				}
-				return 0, nil
-			}
-			got := m.ask(eraseOf0("zero"))
-			if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || got.Done != "" && c.request == unix.BLKZEROOUT {
-				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
-			}
-		})
-	}
 }
 
 // TestTimeIsUp checks that an erasure stops between two chunks when the time limit has passed, and that the answer contains

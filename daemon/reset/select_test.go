@@ -102,22 +102,6 @@ scrub = "none"
 	}
 }
 
-// TestTwinBySerial checks that the helper does not erase a disk if only udev's database shows that another disk has its identity.
-func TestTwinBySerial(t *testing.T) {
-	const sda, sdb = "/sys/devices/pci0000:00/0000:00:1f.0/ata1/block/sda", "/sys/devices/pci0000:00/0000:00:1f.0/ata2/block/sdb"
-	for serial, want := range map[string]Result{"T1": OK, "T0": Refused} {
-		m := newMachine(t)
-		m.disk(sda, "8:0", "naa.0").fill()
-		m.disk(sdb, "8:16", "naa.1")
-		m.files(map[string]string{"/run/udev/data/+block:sda": "E:ID_SERIAL=T0\nE:ID_SERIAL_SHORT=0\n", "/run/udev/data/+block:sdb": "E:ID_SERIAL=" + serial + "\nE:ID_SERIAL_SHORT=0\n"})
-		r := eraseOf0("zero")
-		r.SysPath, r.Class, r.Identity = sda, "node", byWWID("naa.0")
-		if got := m.full(r); got.Result != want || want != OK && got.Detail != "sdb has the same identity as sda: two paths to one disk, or a copy" {
-			t.Errorf("the other disk is %s: %+v", serial, got)
-		}
-	}
-}
-
 // TestProvenWithoutConfiguration checks that a request that only reads needs no resource.
 func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
@@ -152,26 +136,6 @@ func TestReplacedAfterSelection(t *testing.T) {
 	m.checkUntouched()
 	if string(n.data) != was {
 		t.Error("the disk has changed")
-	}
-}
-
-// TestRecordOfAnEarlierDisk checks that the helper does not select a disk by the record of an earlier disk with the same device
-// number. While udevd is stopped, it does not replace the record.
-func TestRecordOfAnEarlierDisk(t *testing.T) {
-	const sda = "/sys/devices/pci0000:00/0000:00:1f.0/ata1/block/sda"
-	for seq, want := range map[string]Result{"9": OK, "99": Refused, "": OK} {
-		m := newMachine(t)
-		m.disk(sda, "8:0", "naa.1").fill()
-		record := "E:ID_SERIAL=T0\nE:ID_SERIAL_SHORT=0\nS:disk/by-id/T0\n"
-		if seq != "" {
-			record = "S:disk/by-diskseq/" + seq + "\n" + record
-		}
-		m.files(map[string]string{"/run/udev/data/b8:0": record, sda + "/uevent": "MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\nDISKSEQ=9\n"})
-		r := eraseOf0("zero")
-		r.SysPath, r.Class, r.Identity = sda, "node", byWWID("naa.1")
-		if got := m.full(r); got.Result != want || want != OK && !strings.HasSuffix(got.Detail, "the record in udev's database describes an earlier disk") {
-			t.Errorf("the record is of diskseq %s: %+v", seq, got)
-		}
 	}
 }
 

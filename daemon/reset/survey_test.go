@@ -3,7 +3,6 @@
 package reset
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"sync/atomic"
@@ -18,45 +17,6 @@ import (
 
 func surveyOf0(from int64) Request {
 	return Request{Do: Survey, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}, From: from}
-}
-
-// TestSurvey checks that a survey finds data that the quick check misses, and reports where the data begins.
-func TestSurvey(t *testing.T) {
-	const size = 80 << 20
-	for _, c := range []struct {
-		name    string
-		change  func(n *fakeNode)
-		from    int64
-		read    int64
-		content string
-	}{
-		{"blank", func(n *fakeNode) {}, 0, size, ""},
-		{"blank from there on", func(n *fakeNode) { n.data[36<<20] = 1 }, 36<<20 + 4096, size, ""},
-		{"at its end already", func(n *fakeNode) {}, size, size, ""},
-		{"ff among 00", func(n *fakeNode) { copy(n.data[50<<20:], bytes.Repeat([]byte{0xff}, 3<<20)) }, 0, 50 << 20, "unknown data at byte 52428800"},
-		{"ff among 00, from before it", func(n *fakeNode) { copy(n.data[50<<20:], bytes.Repeat([]byte{0xff}, 3<<20)) }, 49 << 20, 50 << 20, "unknown data at byte 52428800"},
-		{"00 among ff", func(n *fakeNode) { n.set(0xff); clear(n.data[50<<20 : 51<<20]) }, 49 << 20, 50 << 20, "unknown data at byte 52428800"},
-		{"ff everywhere", func(n *fakeNode) { n.set(0xff) }, 0, size, ""},
-		{"a byte", func(n *fakeNode) { n.data[50<<20+5000] = 1 }, 0, 50<<20 + 4096, "unknown data at byte 52432896"},
-		{"a byte, from before it", func(n *fakeNode) { n.data[50<<20+5000] = 1 }, 49<<20 + 8192, 50<<20 + 4096, "unknown data at byte 52432896"},
-		{"a byte in the block it goes on at", func(n *fakeNode) { n.data[50<<20] = 1 }, 50<<20 + 512, 50<<20 + 512, "unknown data at byte 52428800"},
-		{"A over and over", func(n *fakeNode) { copy(n.data[50<<20:], bytes.Repeat([]byte("A"), 4096)) }, 0, 50 << 20, "unknown data at byte 52428800"},
-		{"LUKS", func(n *fakeNode) { copy(n.data, "LUKS\xba\xbe") }, 0, 0, "unknown data at byte 0"},
-		{"the last byte", func(n *fakeNode) { n.data[size-1] = 1 }, 0, size - 4096, "unknown data at byte 83881984"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m, n := oneNVMe(t)
-			c.change(n.enlarge())
-			got := m.full(surveyOf0(c.from))
-			if got.Result != OK || got.Size != size {
-				t.Errorf("answer is %+v", got)
-			}
-			if got.Read != c.read || got.Content != c.content {
-				t.Errorf("%d bytes were read, and %q is there; want %d, %q", got.Read, got.Content, c.read, c.content)
-			}
-			m.checkUntouched()
-		})
-	}
 }
 
 // TestSurveyIsInterrupted checks that an interrupted survey reports its progress, and that the next one continues there. A
@@ -200,14 +160,4 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestSurveyIsRefused(t *testing.T) {
-	m, n := oneNVMe(t)
-	m.expect(surveyOf0(int64(len(n.data))+1), Refused, "cannot continue at byte 4194305")
-	r := surveyOf0(0)
-	r.SysPath, r.Class, r.Identity = controller0, "node", map[string]string{"serial": "S1"}
-	m.expect(r, Refused, "is not a disk")
-	m.lockElsewhere(disk0)
-	m.expect(surveyOf0(0), Late, "another request for ")
 }

@@ -19,8 +19,8 @@ const (
 	productLines   = 27_987 // lines of code, with an aim of 22,500
 	inventoryLines = 2_478  // the aim is 1,800
 	turnoverLines  = 986    // the aim is 600
-	testsToProduct = 0.92   // lines of code of unit tests to one of the product, with an aim of 0.9
-	whiteBox       = 0.33   // the same ratio for tests inside the package that they test, with an aim of 0.3
+	testsToProduct = 0.90   // lines of code of unit tests to one of the product, with an aim of 0.9
+	whiteBox       = 0.32   // the same ratio for tests inside the package that they test, with an aim of 0.3
 	commentsMin    = 15     // percentage of the product's non-blank lines
 	commentsMax    = 22
 	structFields   = 20
