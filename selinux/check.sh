@@ -23,7 +23,7 @@ die() {
 # covers /proc/self and pipes. ?container_* and var_lib_t are the kubelet's directory.
 changes() {
 	cat <<-'END'
-		metalplugd_t file metalplugd_t metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t init_tmpfs_t
+		metalplugd_t file metalplugd_t metalplugd_var_lib_t metalplugd_cdi_t init_tmpfs_t
 		metalplugd_t dir metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t
 		metalplugd_t dir container_var_lib_t container_file_t var_lib_t var_run_t
 		metalplugd_t sock_file metalplugd_runtime_t metalplugd_plugin_sock_t container_var_lib_t container_file_t
