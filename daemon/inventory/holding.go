@@ -15,12 +15,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// allocations records which devices the kubelet has given to pods.
-type allocations struct {
-	*leases
-	began time.Time // start of the daemon
-}
-
 // books contains what metalplugd has learned about a device from the kubelet.
 type books struct {
 	heldAs        []string  // the IDs under which pods may hold the device, sorted and never modified
@@ -63,16 +57,16 @@ func (e *entry) hasMoved() bool {
 // published a little later, so that creating it does not delay the answer to the kubelet. The parameter asker identifies the
 // kubelet that called Allocate. If asker is nil, the kubelet has not called Allocate. Instead, a container of the pod that
 // already has the devices is about to start or restart.
-func (a *allocations) recordAllocated(as map[string][]string, now time.Time, asker *string) {
+func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
 	var changed []*entry
 	for id, names := range as {
-		e := a.entries[id]
+		e := l.entries[id]
 		if e == nil || len(e.Claims) > 0 { // the device's endpoint has ended, so the kubelet will not get the answer
 			continue
 		}
 		if e.lastAllocated, e.booked = now, e.booked && started; started {
-			a.closeAllocate(e)
+			l.closeAllocate(e)
 		}
 		e.holdAs(names)
 		if !e.lease.Held() || e.hasMoved() {
@@ -84,32 +78,32 @@ func (a *allocations) recordAllocated(as map[string][]string, now time.Time, ask
 		switch {
 		case !started:
 			e.work.givenSince, e.OwedBy = true, asker
-			_ = a.applySilently(e, lease.Event{Name: lease.Allocate})
+			_ = l.applySilently(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
-			a.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
+			l.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
 	if len(changed) > 0 {
-		a.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(changed...) })
+		l.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(changed...) })
 	}
 }
 
 // closeAllocates records that some kubelets' calls to Allocate have ended or will never get a result. The caller's function
 // selects these kubelets.
-func (a *allocations) closeAllocates(by func(asker string) bool) {
-	for _, e := range a.entries {
+func (l *leases) closeAllocates(by func(asker string) bool) {
+	for _, e := range l.entries {
 		if e.OwedBy != nil && by(*e.OwedBy) {
 			e.lastAllocated, e.booked = time.Now(), true
-			a.closeAllocate(e)
+			l.closeAllocate(e)
 		}
 	}
 }
 
 // closeAllocate records that the kubelet has finished the call to Allocate for a device.
-func (a *allocations) closeAllocate(e *entry) {
+func (l *leases) closeAllocate(e *entry) {
 	if e.OwedBy != nil {
 		e.OwedBy = nil
-		a.saveLater()
+		l.saveLater()
 	}
 }
 
@@ -124,12 +118,12 @@ func (d *devices) judgeAgain(all ...*entry) {
 
 // noteTenantGone records that no pod holds a device any more. noteTenantGone requests a new inspection, because an earlier
 // inspection may not show the state in which the pod left the device.
-func (a *allocations) noteTenantGone(e *entry) {
+func (l *leases) noteTenantGone(e *entry) {
 	if e.lease.Held() {
-		_ = a.apply(e, lease.Event{Name: lease.Gone})
-		a.invalidate(e)
+		_ = l.apply(e, lease.Event{Name: lease.Gone})
+		l.invalidate(e)
 	}
-	a.queueVerdict(e)
+	l.queueVerdict(e)
 }
 
 // confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if an allocated
@@ -148,25 +142,25 @@ func (l *loop) confirm(a kubelet.Answer) {
 	}
 }
 
-func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
+func (l *leases) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
 	switch {
 	case len(e.Claims) > 0: // the kubelet's records of device plugins do not contain claims
 	case holding == kubelet.Held, holding == kubelet.Named:
 		if holding == kubelet.Held && asked.After(e.lastAllocated) {
 			e.booked = true
-			a.closeAllocate(e)
+			l.closeAllocate(e)
 		}
-		a.listedByKubelet(e)
+		l.listedByKubelet(e)
 	case holding == kubelet.Noted:
-		a.resend[e.listResource()] = true
+		l.resend[e.listResource()] = true
 		// The kubelet gets no more lists for this resource, but it writes the checkpoint after a list for any resource.
-		if a.rule(e.listResource()) == nil {
-			for _, r := range a.rules {
-				a.resend[r.Resource] = true
+		if l.rule(e.listResource()) == nil {
+			for _, r := range l.rules {
+				l.resend[r.Resource] = true
 			}
 		}
-	case holding == kubelet.Free && a.mayBeFree(e, asked):
-		a.recordFree(e)
+	case holding == kubelet.Free && l.mayBeFree(e, asked):
+		l.recordFree(e)
 	}
 }
 
@@ -174,21 +168,21 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 // still call PreStartContainer before it starts a container. Otherwise, the kubelet may have started a container while metalplugd
 // was not registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the
 // checkpoint.
-func (a *allocations) listedByKubelet(e *entry) {
-	recent := time.Since(e.lastAllocated) <= a.Grace
+func (l *leases) listedByKubelet(e *entry) {
+	recent := time.Since(e.lastAllocated) <= l.Grace
 	switch {
 	case e.lease.Held() && (e.lease.Used || e.lease.Hold == lease.Due || recent):
 	case !e.lease.Used && recent:
-		_ = a.apply(e, lease.Event{Name: lease.Allocate})
+		_ = l.apply(e, lease.Event{Name: lease.Allocate})
 	case len(e.checkpointPods) == 0:
-		a.resend[e.listResource()] = true
-	case a.keepsData(e) && !e.heldAsShares() && (e.lease.State != lease.Free || !a.ownsContent(e)):
+		l.resend[e.listResource()] = true
+	case l.keepsData(e) && !e.heldAsShares() && (e.lease.State != lease.Free || !l.ownsContent(e)):
 		// The data may be this pod's or an earlier pod's. metalplug refuses to start a container with such a disk, and does not
 		// erase the disk.
-		_ = a.apply(e, lease.Event{Name: lease.Allocate})
-		_ = a.apply(e, lease.Event{Name: lease.Changed, Reason: "metalplugd did not see the start of the pod"})
+		_ = l.apply(e, lease.Event{Name: lease.Allocate})
+		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "metalplugd did not see the start of the pod"})
 	default:
-		a.recordStarted(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: a.ownsContent(e)})
+		l.recordStarted(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: l.ownsContent(e)})
 	}
 }
 
@@ -237,26 +231,26 @@ func (e *entry) heldAsShares() bool {
 // device before, or must have finished the call to Allocate. Elapsed time proves nothing, because the kubelet may be stopped for
 // any length of time during the call. If pods hold a device under several share IDs, a listed share shows nothing about the
 // others.
-func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
+func (l *leases) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.OwedBy != nil:
 		return false
 	case e.booked && len(e.heldAs) <= 1:
 		return asked.After(e.lastAllocated)
 	}
-	return time.Since(e.lastAllocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
+	return time.Since(e.lastAllocated) > l.Grace && (e.lease.Hold != lease.Due || time.Since(l.began) > l.Grace)
 }
 
 // recordFree records that no pod can hold a device any longer. Only such a device may leave the device list. Before it leaves the
 // list, the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a result.
-func (a *allocations) recordFree(e *entry) {
-	a.noteTenantGone(e)
+func (l *leases) recordFree(e *entry) {
+	l.noteTenantGone(e)
 	// Send a new list, which omits the share IDs that the resource no longer has.
 	if e.heldAsShares() {
-		a.resend[e.resource] = true
+		l.resend[e.resource] = true
 	}
 	e.heldAs = nil
-	f := a.facts(e)
+	f := l.facts(e)
 	// A device stays in the list if the only pending work is the search for processes that have it open. Otherwise the device would
 	// leave the list and come back immediately. In between, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.NeedsClearing() || e.sighting.Unread && f.OfferedWithData() ||
@@ -272,7 +266,7 @@ func (a *allocations) recordFree(e *entry) {
 		}
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // so that the old resource does not offer the device again
-			a.inspect(e)
+			l.inspect(e)
 		}
 	}
 }

@@ -18,7 +18,6 @@ import (
 type loop struct {
 	*leases
 	identities
-	allocations
 	publishing
 	lost     bool // the last run's state is lost, so an operator may have cordoned any device found at the start
 	isReady  bool
@@ -28,6 +27,7 @@ type loop struct {
 // devices contains the devices that have an identity and tracks their changes.
 type devices struct {
 	*Inventory
+	began        time.Time // start of the daemon
 	rules        []device.Rule
 	entries      map[string]*entry // keys are device IDs
 	faults       fault.Record
@@ -46,19 +46,17 @@ type devices struct {
 }
 
 func newLoop(i *Inventory) *loop {
-	now := time.Now()
 	all := &devices{
-		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), podData: make(map[string]bool), granted: make(map[string][]*entry),
+		Inventory: i, began: time.Now(), rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), podData: make(map[string]bool), granted: make(map[string][]*entry),
 		stale: true, // the first snapshot is published even if there is no device
 		dirty: make(map[*entry]bool), notesStale: make(map[*entry]bool), resend: make(map[string]bool),
 	}
 	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}
 	l := &loop{
-		leases:      leases,
-		identities:  identities{leases, make(map[*inspect.Subject]found)},
-		allocations: allocations{leases, now},
-		publishing:  publishing{leases: leases, bundles: make(map[string]*Status)},
-		deadline:    now.Add(i.Settle),
+		leases:     leases,
+		identities: identities{leases, make(map[*inspect.Subject]found)},
+		publishing: publishing{leases: leases, bundles: make(map[string]*Status)},
+		deadline:   all.began.Add(i.Settle),
 	}
 	l.inspector.Seen, l.inspector.Stuck, l.inspector.Host = l.applyInspection, l.markStuck, l.hostForInspection
 	return l
