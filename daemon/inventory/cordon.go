@@ -82,9 +82,11 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 		delete(d.cordons, id)
 	}
 	d.saveLater()
-	if d.stale = true; d.entries[id] != nil {
-		d.queueVerdict(d.entries[id])
-		d.invalidate(d.entries[id])
+	d.stale = true
+	if e := d.entries[id]; e != nil {
+		e.cordons++
+		d.queueVerdict(e)
+		d.invalidate(e)
 	}
 }
 

@@ -54,6 +54,7 @@ type Current struct {
 	// Fingerprint identifies the content that the tenant left (see [device.Report]). Fingerprint is empty if unknown.
 	Fingerprint string
 	Init        string // the vendor unit that must run before a tenant gets the device, or empty
+	Cordons     uint   // increases each time the operator cordons or uncordons the device
 }
 
 // Observation contains the facts from the last inspection of a device.

@@ -100,7 +100,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", gone
 	case err != nil:
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
-	case now.Cordon != j.asked.Cordon:
+	case now.Cordons != j.asked.Cordons:
 		return "", fmt.Errorf("%s: nothing was done: %w", id, errOutdated)
 	case fingerprint == "": // without a fingerprint, metalplug could not notice later writes
 		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)
