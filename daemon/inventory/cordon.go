@@ -81,12 +81,11 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	if d.cordons[id] = c; c == nil {
 		delete(d.cordons, id)
 	}
+	d.cordonCount[id]++
 	d.saveLater()
-	d.stale = true
-	if e := d.entries[id]; e != nil {
-		e.cordons++
-		d.queueVerdict(e)
-		d.invalidate(e)
+	if d.stale = true; d.entries[id] != nil {
+		d.queueVerdict(d.entries[id])
+		d.invalidate(d.entries[id])
 	}
 }
 

@@ -23,7 +23,6 @@ type entry struct {
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, where it stays until no pod can hold it
 	awaited  bool             // the device was present when metalplugd last stopped
-	cordons  uint             // how often the device was cordoned or uncordoned since the start
 	stuck    bool             // an inspection of the device has taken too long and has not returned
 	status   *Status          // published status, or nil
 	settled  *settled         // the last verdict before metalplug's work, or nil

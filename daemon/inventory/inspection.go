@@ -89,7 +89,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.lease.Held() && e.isCurrent() // if not free, the probe did not read the disk
+		free := !e.lease.Held() && e.isCurrent() // otherwise, the probe did not read the disk, or began too early
 		e.lastProbe = lastProbe{clean: free && s.Blank && s.Offer == nil && s.Health == nil, health: s.Health}
 		return s
 	case !e.clean || s.Health != nil:

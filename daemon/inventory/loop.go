@@ -32,6 +32,7 @@ type devices struct {
 	entries      map[string]*entry // keys are device IDs
 	faults       fault.Record
 	cordons      map[string]*api.Cordon // keys are device IDs; a cordon is never modified
+	cordonCount  map[string]uint        // how often each device was cordoned or uncordoned since the start
 	podData      map[string]bool        // see [savedState]
 	granted      map[string][]*entry    // by device number, the devices whose pods may open a node with this number
 	dirty        map[*entry]bool        // devices that changed since the last publication
@@ -47,7 +48,7 @@ type devices struct {
 
 func newLoop(i *Inventory) *loop {
 	all := &devices{
-		Inventory: i, began: time.Now(), rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), podData: make(map[string]bool), granted: make(map[string][]*entry),
+		Inventory: i, began: time.Now(), rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), cordonCount: make(map[string]uint), podData: make(map[string]bool), granted: make(map[string][]*entry),
 		stale: true, // the first snapshot is published even if there is no device
 		dirty: make(map[*entry]bool), notesStale: make(map[*entry]bool), resend: make(map[string]bool),
 	}

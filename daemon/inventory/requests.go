@@ -99,7 +99,7 @@ func (l *loop) current(id string) *Current {
 	if e == nil || e.status == nil {
 		return nil
 	}
-	s := &Current{Status: l.judge(e, time.Now()), Fingerprint: e.Fingerprint, Cordons: e.cordons}
+	s := &Current{Status: l.judge(e, time.Now()), Fingerprint: e.Fingerprint, CordonChanges: l.cordonCount[id]}
 	s.Observation = e.observation()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors

@@ -54,7 +54,8 @@ type Current struct {
 	// Fingerprint identifies the content that the tenant left (see [device.Report]). Fingerprint is empty if unknown.
 	Fingerprint string
 	Init        string // the vendor unit that must run before a tenant gets the device, or empty
-	Cordons     uint   // increases each time the operator cordons or uncordons the device
+	// CordonChanges increases each time the device is cordoned or uncordoned, even if the device is absent.
+	CordonChanges uint
 }
 
 // Observation contains the facts from the last inspection of a device.

@@ -103,7 +103,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, e errand) error {
 		return err
 	}
 	j.Current = s
-	if event == lease.Clear && (j.Held() || j.Cordons != j.asked.Cordons || !j.Target.Alike(j.asked.Target) || e.todo != verdict.Nothing && j.Todo != e.todo) {
+	if event == lease.Clear && (j.Held() || j.CordonChanges != j.asked.CordonChanges || !j.Target.Alike(j.asked.Target) || e.todo != verdict.Nothing && j.Todo != e.todo) {
 		j.outcome.Event = lease.Refused
 		return errOutdated
 	}

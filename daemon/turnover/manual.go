@@ -100,7 +100,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", gone
 	case err != nil:
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
-	case now.Cordons != j.asked.Cordons:
+	case now.CordonChanges != j.asked.CordonChanges:
 		return "", fmt.Errorf("%s: nothing was done: %w", id, errOutdated)
 	case fingerprint == "": // without a fingerprint, metalplug could not notice later writes
 		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// unit runs the vendor unit that the job's resource configures for a stage. After a reload, another resource may still offer the
-// device. unit does nothing if the unit's name is empty.
+// unit runs the vendor unit that is configured for a stage by the resource whose work the job does. After a reload, another
+// resource may still offer the device. unit does nothing if the unit's name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {
 		return nil
