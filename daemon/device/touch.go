@@ -82,7 +82,7 @@ type Target struct {
 	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data has
 	// been written since then, the disk is not erased. Written is nil if the value is unknown.
 	Written *uint64 `json:"written,omitempty"`
-	Offered bool    `json:"-"` // the disk is offered with any content; a probe opens the disk exclusively, but does not read it
+	Offered bool    `json:"-"` // the disk is offered with any content; a probe also opens a disk with data exclusively
 	// Together lists the disks that are reset together with this device, and that no pod holds. The helper checks each of these
 	// disks in the same way as the device. The helper refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
@@ -230,8 +230,8 @@ func (s *Sighting) setTarget(h *Host) {
 
 // probe adds the facts that only metalplug-reset can find, because only this helper can open the node. A disk that is not proven
 // blank is offered only if its resource allows disks in use. The helper does not read a disk that a pod holds, or that is not
-// offered for another reason. If a disk will be erased before its next use, the helper tries to open the disk exclusively, but
-// does not read the disk.
+// offered for another reason. If a disk will be erased before its next use, the helper also tries to open a disk with data
+// exclusively.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return

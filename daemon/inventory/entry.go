@@ -49,7 +49,8 @@ type settled struct {
 	Observation
 }
 
-// leases extends disks with the methods that change a device's lease and derive the device's status.
+// leases extends disks with the methods that change a device's lease, record what the kubelet has given to pods, and derive the
+// device's status.
 type leases struct{ *disks }
 
 // newLease returns the lease of a device that metalplug knows nothing about yet. Whether the device can be offered depends on the
