@@ -83,13 +83,13 @@ func (l *leases) apply(e *entry, event lease.Event) error {
 func (l *leases) applySilently(e *entry, event lease.Event) error {
 	f := l.facts(e)
 	event.Proven = f.Offerable() && (event.Name != lease.Changed || !f.Evident())
-	next, effects, err := e.lease.Apply(event)
+	next, endsEvidence, err := e.lease.Apply(event)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.device.ID, err)
 	}
 	e.lease = next
 	l.saveLater()
-	if slices.Contains(effects, lease.EndEvidence) {
+	if endsEvidence {
 		l.endEvidence(e, event.Reason)
 	}
 	l.noteNumbers(e)

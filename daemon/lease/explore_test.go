@@ -73,13 +73,13 @@ func (x *explorer) apply(w *world, e lease.Event) {
 // applyAs applies an event whose facts are complete.
 func (x *explorer) applyAs(w *world, e lease.Event) {
 	x.asked[ask(w.mem, e)] = true
-	l, effects, err := w.mem.lease().Apply(e)
+	l, endsEvidence, err := w.mem.lease().Apply(e)
 	if err != nil {
 		x.fail("%v", err)
 		return
 	}
 	w.mem = pack(l)
-	if slices.Contains(effects, lease.EndEvidence) {
+	if endsEvidence {
 		w.proof = false
 	}
 }

@@ -131,27 +131,24 @@ type Event struct {
 // ErrEvent means that [Table] does not allow the event in the current state.
 var ErrEvent = errors.New("event not allowed")
 
-// Apply returns the lease after an event, and the effects that the caller must carry out. If the table has no row for the
-// event in this state, Apply changes nothing and returns an [ErrEvent].
-func (l Lease) Apply(e Event) (Lease, []Effect, error) {
+// Apply returns the lease after an event. If endsEvidence is true, the caller must discard the evidence about the disk. If the
+// table has no row for the event in this state, Apply changes nothing and returns an [ErrEvent].
+func (l Lease) Apply(e Event) (next Lease, endsEvidence bool, err error) {
 	for i := range Table {
 		r := &Table[i]
 		if r.Event != e.Name || !slices.Contains(r.From, l.State) || !l.meets(r.If, e) {
 			continue
 		}
-		next := l
+		next = l
 		if r.To != "" {
 			next.State = r.To
 		}
-		var outside []Effect
 		for _, do := range r.Do {
-			if !next.carryOut(do, e) {
-				outside = append(outside, do)
-			}
+			next.carryOut(do, e)
 		}
-		return next, outside, nil
+		return next, slices.Contains(r.Do, EndEvidence), nil
 	}
-	return l, nil, fmt.Errorf("%w: %s in state %s", ErrEvent, e.Name, l.State)
+	return l, false, fmt.Errorf("%w: %s in state %s", ErrEvent, e.Name, l.State)
 }
 
 // meets reports whether the lease meets a condition in the table.
@@ -177,8 +174,8 @@ func (l Lease) meets(c Condition, e Event) bool {
 	panic("unknown condition " + string(c))
 }
 
-// carryOut applies an effect to the lease. carryOut returns false for an effect that the caller must carry out.
-func (l *Lease) carryOut(do Effect, e Event) bool {
+// carryOut applies an effect to the lease. The caller of [Lease.Apply] carries out EndEvidence.
+func (l *Lease) carryOut(do Effect, e Event) {
 	switch do {
 	case SetDue:
 		l.Hold = Due
@@ -207,10 +204,7 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 		if l.Order == Erase {
 			l.Order = NoOrder
 		}
-	default:
-		return false
 	}
-	return true
 }
 
 // Claim is a ResourceClaim that holds a device.

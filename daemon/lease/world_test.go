@@ -202,8 +202,8 @@ func (q question) answer() (string, bool) {
 	if q.reason {
 		e.Reason = "it failed"
 	}
-	l, effects, err := q.lease.lease().Apply(e)
-	return fmt.Sprint(l, effects), err == nil
+	l, endsEvidence, err := q.lease.lease().Apply(e)
+	return fmt.Sprint(l, endsEvidence), err == nil
 }
 
 // tidy resets facts that no longer matter.
