@@ -308,7 +308,7 @@ func TestWhy(t *testing.T) {
 		}
 	}
 	_, takeErr := b.inventory.Take(t.Context(), []string{alpha})
-	_, beginErr := b.inventory.Begin(t.Context(), alpha, lease.Clear, "")
+	_, beginErr := b.inventory.Begin(t.Context(), alpha, lease.Clear, "", func(*inventory.Current) error { return nil })
 	b.inventory.End([]string{alpha}, inventory.Outcome{Event: lease.Fail, Err: errors.New("media error")})
 	if err := errors.Join(takeErr, beginErr, b.cordon(alpha, "x")); err != nil {
 		t.Fatal(err)

@@ -131,18 +131,18 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 	l.setEvidence(e, v)
 }
 
-// Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target identifies the disk
-// that was present when the operator gave the order. If the parameter fingerprint is not empty, metalplug may erase the disk only
-// while its content has this fingerprint. When Adopt returns nil, the record is on disk. If Adopt returns an error, such as
-// [ErrUnknownDevice], nothing has changed.
-func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
+// Adopt records that the operator allows metalplug to erase a disk and then offer it. Adopt passes the newest state of the disk to
+// the function check, and records nothing if check returns an error. The function must return an error if the disk is absent.
+// metalplug may erase the disk only while its content has the given fingerprint. When Adopt returns nil, the record is on disk. If
+// Adopt returns an error, such as [ErrUnknownDevice], nothing has changed.
+func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, check func(now *Current) error) error {
 	return changeDurably(ctx, i, func(l *loop) error {
-		e := l.entries[id]
-		switch {
-		case e == nil:
+		e, now := l.entries[id], l.current(id)
+		if now == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-		case e.lease.Held() || e.sighting == nil || !e.sighting.Target.Alike(target):
-			return fmt.Errorf("%s: the disk has changed in the meantime", id)
+		}
+		if err := check(now); err != nil {
+			return err
 		}
 		if err := l.apply(e, lease.Event{Name: lease.Adopted}); err != nil {
 			return err

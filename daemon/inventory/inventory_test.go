@@ -283,7 +283,7 @@ func TestWorkAfterDisconnect(t *testing.T) {
 		ended, end := context.WithCancel(t.Context())
 		end()
 		for range 20 {
-			_, err := r.Begin(ended, id, lease.Prepare, "")
+			_, err := r.Begin(ended, id, lease.Prepare, "", unchecked)
 			synctest.Wait()
 			s, askErr := r.Current(t.Context(), id)
 			if askErr != nil || s.Working() != (err == nil) {

@@ -96,8 +96,8 @@ func (e *entry) mayChangeHardware(now time.Time) bool {
 
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
-	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. Event is empty if the lease does
-	// not change, for example because the work was on another device.
+	// Event is [lease.Start], [lease.Cleared], [lease.Mended] or [lease.Fail]. Event is empty if nothing was done, or if the work
+	// was on another device.
 	Event   lease.Name
 	Tenants []string    // UIDs of the pods, if a container starts
 	Err     error       // why the work failed, or nil
@@ -164,11 +164,12 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 }
 
 // Begin records that work on a device is beginning. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty
-// if the work is on another device and affects this device. The parameter order is the operator's order, or empty. Until
-// [Inventory.End] is called, inspections do not open the device. Until one more inspection has returned, the kubelet sees no
-// hardware changes. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The
-// error is [ErrUnknownDevice], the context's error, or a [lease.ErrEvent] if the state does not allow the work.
-func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order) (s *Current, err error) {
+// if the work is on another device and affects this device. The parameter order is the operator's order, or empty. Begin passes
+// the newest state of the device to the function check, and begins nothing if check returns an error. Until [Inventory.End] is
+// called, inspections do not open the device. Until one more inspection has returned, the kubelet sees no hardware changes. Begin
+// returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice],
+// the context's error, the error from check, or a [lease.ErrEvent] if the state does not allow the work.
+func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order, check func(now *Current) error) (s *Current, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		e := l.entries[id]
 		if e == nil || e.status == nil {
@@ -176,13 +177,14 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, orde
 		}
 		e.work.delay = "" // the reason during the work must not contain an earlier delay
 		s = l.current(id)
-		if event != "" {
-			if err := l.apply(e, lease.Event{Name: event}); err != nil {
-				return err
-			}
+		err := check(s)
+		if err == nil && event != "" {
+			err = l.apply(e, lease.Event{Name: event})
 		}
-		l.beginWork(e, order)
-		return nil
+		if err == nil {
+			l.beginWork(e, order)
+		}
+		return err
 	})
 	return s, err
 }
@@ -246,7 +248,7 @@ func (l *loop) finishWork(e *entry, o Outcome) {
 		l.noteReplacedMedium(e)
 	}
 	l.saveLater()
-	if o.Err == nil && o.Event != lease.Refused && (e.owner == nil || e.owner.Removed() || e.sighting == nil) {
+	if o.Err == nil && (e.owner == nil || e.owner.Removed() || e.sighting == nil) {
 		w.absentUntil = time.Now().Add(returnLimit)
 		l.postLater(returnLimit, func(l *loop) { l.judgeAgain(e) })
 	}
@@ -257,7 +259,7 @@ func (l *loop) finishWork(e *entry, o Outcome) {
 // applyOutcome changes the lease according to the outcome of the work. If the flag other is set, another disk may have replaced
 // the disk that the work began on.
 func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
-	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
+	event := lease.Event{Name: cmp.Or(o.Event, lease.Refused), Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
 		// If the disk was not erased, its content still belongs to the same tenant.
@@ -269,8 +271,6 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 		return
 	case lease.Fail:
 		event.Reason = o.Err.Error()
-	case "":
-		event.Name = lease.Refused
 	}
 	if e.lease.Working() {
 		_ = l.apply(e, event)

@@ -80,8 +80,7 @@ func (j *job) rule() lease.Rule {
 // begin notifies the inventory that work on the device is beginning. Until the job ends, the inventory assumes that this work
 // causes all hardware changes. If the work may erase the last pod's data, begin first waits until an inspection has counted the
 // writes to the disk. Without this number, the helper cannot notice that another process has written to the disk. The error is
-// [ErrBusy] if the inspection takes longer than closeTimeout. The error is errOutdated if an errand must not be done, because the
-// device has changed since the errand was requested.
+// [ErrBusy] if the inspection takes longer than closeTimeout. For an errand, the error may be that of [job.checkUnchanged].
 func (j *job) begin(ctx context.Context, event lease.Name, e errand) error {
 	counted := true
 	_ = retryUntil(ctx, func() (bool, error) {
@@ -95,17 +94,30 @@ func (j *job) begin(ctx context.Context, event lease.Name, e errand) error {
 	if !counted {
 		return fmt.Errorf("%s: %w: the disk is being inspected", j.Device.ID, ErrBusy)
 	}
-	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, e.order)
-	switch {
-	case errors.Is(err, lease.ErrEvent):
-		return errOutdated
-	case err != nil:
-		return err
+	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, e.order, func(now *inventory.Current) error {
+		if event == lease.Prepare {
+			return nil
+		}
+		return j.checkUnchanged(now, e.todo)
+	})
+	if err == nil {
+		j.Current = s
 	}
-	j.Current = s
-	if event == lease.Clear && (j.Held() || j.CordonChanges != j.asked.CordonChanges || !j.Target.Alike(j.asked.Target) || e.todo != verdict.Nothing && j.Todo != e.todo) {
-		j.outcome.Event = lease.Refused
-		return errOutdated
+	return err
+}
+
+// checkUnchanged returns an errOutdated that says what has changed since the job was requested, or nil. The parameter now is the
+// newest state of the device. If the parameter todo is not empty, this work must still be pending.
+func (j *job) checkUnchanged(now *inventory.Current, todo verdict.Todo) error {
+	switch {
+	case now.Held():
+		return fmt.Errorf("%w: a pod has it", errOutdated)
+	case !now.Target.Alike(j.asked.Target):
+		return fmt.Errorf("%w: its hardware was removed or replaced", errOutdated)
+	case now.CordonChanges != j.asked.CordonChanges:
+		return fmt.Errorf("%w: it was cordoned or uncordoned", errOutdated)
+	case todo != verdict.Nothing && now.Todo != todo:
+		return fmt.Errorf("%w: the work is no longer pending", errOutdated)
 	}
 	return nil
 }

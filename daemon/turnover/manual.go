@@ -5,6 +5,7 @@ package turnover
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,30 +28,19 @@ const (
 // makes the same checks, but changes nothing. ByHand blocks until a snapshot shows the work's result, or until ctx ends. The
 // error is [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] or an error from the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
-	if t.Host.Touch.Prepare == nil {
-		return fmt.Errorf("%s: %w: the hardware is simulated from a recording", id, ErrUnfit)
-	}
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer inventory.Settled(ctx, t.Inventory, id)
 	defer j.finish()
-	switch {
-	case !j.Present:
-		return fmt.Errorf("%s: %w", id, device.ErrGone)
-	case j.Held():
-		return fmt.Errorf("%s: %w: a pod holds the device", id, ErrBusy)
-	case o.Scrub != "" && j.Blocked != "":
-		return fmt.Errorf("%s: nothing was done: %w: %s", id, ErrBusy, j.Blocked)
-	case o.Scrub != "" && !j.Target.IsDisk():
-		return fmt.Errorf("%s: %w: the device is not a disk", id, ErrUnfit)
-	}
 	e := errand{order: lease.Reset, scrub: o.Scrub, limit: maxOrderTime}
 	if o.Scrub != "" {
 		e.order = lease.Erase
 	}
-	err = j.checkUnused(ctx)
+	if err = j.checkOrder(e); err == nil {
+		err = j.checkUnused(ctx)
+	}
 	if err == nil && !o.DryRun {
 		err = j.begin(ctx, lease.Clear, e)
 	}
@@ -77,11 +67,11 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", err
 	}
 	defer j.finish()
-	if err := j.checkAdoptable(); err != nil {
+	if err := j.checkOrder(errand{todo: verdict.EraseAdopted}); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
 	if j.State == lease.Free && j.Resource != "" {
-		return "the disk is already offered", nil
+		return "the disk is already in a device list; to erase the disk, run \"metalplugctl reset " + id + " --scrub METHOD\"", nil
 	}
 	if err := j.checkUnused(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
@@ -94,19 +84,15 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		scrub = j.policy.Reset.Scrub
 	}
 	fingerprint, err := t.Host.Touch.ReadFingerprint(ctx, *j.Target)
-	now, gone := t.Inventory.Current(ctx, id)
-	switch {
-	case gone != nil:
-		return "", gone
-	case err != nil:
-		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
-	case now.CordonChanges != j.asked.CordonChanges:
-		return "", fmt.Errorf("%s: nothing was done: %w", id, errOutdated)
-	case fingerprint == "": // without a fingerprint, metalplug could not notice later writes
-		return "", fmt.Errorf("%s: %w: the content of the disk cannot be read now", id, ErrBusy)
+	if err == nil && fingerprint == "" { // without a fingerprint, metalplug could not notice later writes
+		err = errors.New("the content of the disk cannot be read now")
 	}
-	if err := t.Inventory.Adopt(ctx, id, j.asked.Target, scrub, fingerprint); err != nil {
-		return "", err
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
+	}
+	err = t.Inventory.Adopt(ctx, id, scrub, fingerprint, func(now *inventory.Current) error { return j.checkUnchanged(now, verdict.Nothing) })
+	if err != nil {
+		return "", fmt.Errorf("%s: nothing was done: %w", id, err)
 	}
 	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})
 	if j.Cordon != nil {
@@ -115,35 +101,36 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "the disk is being erased with " + scrub + ", and will then be offered", nil
 }
 
-// checkAdoptable returns an error that says why the operator cannot adopt the disk, or nil.
-func (j *job) checkAdoptable() error {
+// checkOrder returns an error that says why metalplug cannot do an errand that the operator has ordered, or nil.
+func (j *job) checkOrder(e errand) error {
+	adopts := e.todo == verdict.EraseAdopted
+	erases := adopts || e.order == lease.Erase
 	switch {
-	case j.Host.Touch.Survey == nil || j.Host.Touch.Prepare == nil:
+	case j.Host.Touch.Prepare == nil:
 		return fmt.Errorf("%w: the hardware is simulated from a recording", ErrUnfit)
 	case !j.Present:
 		return device.ErrGone
 	case j.Held():
 		return fmt.Errorf("%w: a pod holds the device", ErrBusy)
-	case j.Taker == "":
-		return fmt.Errorf("%w: no resource matches the device; see metalplugctl why", ErrUnfit)
-	case j.Target == nil && j.Reason != "":
-		return fmt.Errorf("%w: %s", ErrUnfit, j.Reason)
-	case !j.Target.IsDisk():
-		return fmt.Errorf("%w: the device is not a disk", ErrUnfit)
-	case j.policy.SharesUse():
-		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
-	case j.Target.Medium() == "":
-		return fmt.Errorf("%w: the disk has no wwid or serial number, so another disk could be mistaken for it; %s", ErrUnfit, verdict.Remedy(j.Device.ID, j.Target))
-	case j.Blocked != "":
+	case erases && j.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
+	case erases && !j.Target.IsDisk():
+		return fmt.Errorf("%w: the device is not a disk", ErrUnfit)
+	case adopts && j.Taker == "":
+		return fmt.Errorf("%w: no resource matches the device; see metalplugctl why", ErrUnfit)
+	case adopts && j.policy.SharesUse():
+		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
+	case adopts && j.Target.Medium() == "":
+		return fmt.Errorf("%w: the disk has no wwid or serial number, so another disk could be mistaken for it; %s", ErrUnfit, verdict.Remedy(j.Device.ID, j.Target))
 	}
 	return nil
 }
 
 // eraseAdopted erases a disk that the operator has adopted.
 func (j *job) eraseAdopted(ctx context.Context) error {
-	if err := j.checkAdoptable(); err != nil {
+	e := errand{todo: verdict.EraseAdopted, scrub: j.Evidence.Scrub, limit: maxOrderTime}
+	if err := j.checkOrder(e); err != nil {
 		return err
 	}
-	return j.clearPending(ctx, errand{todo: verdict.EraseAdopted, scrub: j.Evidence.Scrub, limit: maxOrderTime})
+	return j.clearPending(ctx, e)
 }

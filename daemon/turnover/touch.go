@@ -12,6 +12,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
@@ -111,21 +112,23 @@ func (j *job) beginSiblings(ctx context.Context, erases bool) error {
 		if !slices.Contains(j.taken, id) {
 			return fmt.Errorf("%w: the operation would also affect %s, which has just appeared", ErrBusy, id)
 		}
-		now, err := j.Inventory.Begin(ctx, id, "", lease.NoOrder)
+		_, err := j.Inventory.Begin(ctx, id, "", lease.NoOrder, func(now *inventory.Current) error {
+			switch {
+			case now.Cordon != nil:
+				return fmt.Errorf("%w: the operation would also affect %s, which is cordoned", ErrBusy, id)
+			case now.Held():
+				return fmt.Errorf("%w: the operation would also affect %s, which a pod holds", ErrBusy, id)
+			case j.policyFor(now.Taker).SharesUse():
+				return fmt.Errorf("%w: the operation would also affect %s, which other pods or processes may be using", ErrUnfit, id)
+			case erases && now.Reserved != "":
+				return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reserved)
+			case erases && (now.Stale || now.Resource == ""):
+				return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reason)
+			}
+			return nil
+		})
 		if err != nil {
 			return err
-		}
-		switch {
-		case now.Cordon != nil:
-			return fmt.Errorf("%w: the operation would also affect %s, which is cordoned", ErrBusy, id)
-		case now.Held():
-			return fmt.Errorf("%w: the operation would also affect %s, which a pod holds", ErrBusy, id)
-		case j.policyFor(now.Taker).SharesUse():
-			return fmt.Errorf("%w: the operation would also affect %s, which other pods or processes may be using", ErrUnfit, id)
-		case erases && now.Reserved != "":
-			return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reserved)
-		case erases && (now.Stale || now.Resource == ""):
-			return fmt.Errorf("%w: the operation would also affect %s: %s", ErrUnfit, id, now.Reason)
 		}
 	}
 	return nil

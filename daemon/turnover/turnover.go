@@ -33,7 +33,7 @@ var (
 	// errUnsaved means that a disk was erased, but metalplug could not record the erasure in the state file.
 	errUnsaved = errors.New("the erasure cannot be saved")
 	// errOutdated means that a device has changed since work on it was requested. Nothing was done.
-	errOutdated = fmt.Errorf("%w: the device, its pod or its cordon has changed in the meantime", ErrBusy)
+	errOutdated = fmt.Errorf("%w: the device has changed since the request", ErrBusy)
 )
 
 const (
@@ -169,12 +169,10 @@ func (t *Turnover) doWork(ctx context.Context, id string, todo verdict.Todo) err
 	if j.Todo != todo {
 		return nil
 	}
-	if err = j.do(ctx, todo); errors.Is(err, errOutdated) {
-		err = nil
-	}
+	err = j.do(ctx, todo)
 	switch {
 	case ctx.Err() != nil:
-	case err == nil, errors.Is(err, errFound):
+	case err == nil, errors.Is(err, errFound), errors.Is(err, errOutdated):
 		t.Inventory.Delayed(id, "")
 	default:
 		t.Inventory.Delayed(id, strings.TrimPrefix(err.Error(), ErrBusy.Error()+": "))
