@@ -142,6 +142,7 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 		case ctx.Err() != nil:
 			return
 		case err == nil: // wait for the next snapshot, which shows the result
+			pause = initialBackoff
 			select {
 			case <-ctx.Done():
 			case <-changed:
@@ -151,7 +152,7 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 			wait, todo = foundPause, verdict.ReadAgain
 		case isBusy(err):
 		default:
-			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
+			t.Log.Error(string(todo), "device", id, "resource", s.Taker, "err", err)
 			wait, pause = pause, min(2*pause, maxBackoff)
 		}
 		t.pause(ctx, id, wait, todo)
