@@ -78,10 +78,12 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 // setCordon replaces a device's cordon, or ends it if c is nil. An inspection then records what the last pod left on a disk,
 // before the operator uses the disk.
 func (d *devices) setCordon(id string, c *api.Cordon) {
+	if d.cordons[id] != c {
+		d.cordonCount[id]++
+	}
 	if d.cordons[id] = c; c == nil {
 		delete(d.cordons, id)
 	}
-	d.cordonCount[id]++
 	d.saveLater()
 	if d.stale = true; d.entries[id] != nil {
 		d.queueVerdict(d.entries[id])
@@ -97,5 +99,4 @@ func (d *devices) cordonKnown() {
 			d.setCordon(id, &api.Cordon{Reason: mayHaveBeen})
 		}
 	}
-	d.saveLater()
 }

@@ -41,8 +41,8 @@ type devices struct {
 	resend       map[string]bool        // resources whose list must be sent again even though it has not changed
 	stale        bool                   // a device that is not offered changed since the last publication
 	unsaved      bool                   // something has changed since the last save, and a timer will save it
-	// afterBoot means that the node has booted since metalplugd last saved its state. The first snapshot then waits for devices
-	// from the last run that the kernel has not found yet.
+	// afterBoot means that metalplugd has started for the first time in this boot. The first snapshot then waits for devices from
+	// the last run that the kernel has not found yet.
 	afterBoot bool
 }
 

@@ -92,7 +92,8 @@ func (l *loop) restore() {
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := l.faults.Boot != "" && saved.Health.Boot == l.faults.Boot
-	if l.afterBoot = l.faults.Boot != "" && !sameBoot; sameBoot {
+	l.afterBoot = l.faults.Boot != "" && !sameBoot
+	if sameBoot {
 		l.faults = saved.Health
 	}
 	for _, medium := range l.evidence.Restore(saved.Disks, sameBoot) {
