@@ -112,12 +112,12 @@ func (j *job) checkOrder(e errand) error {
 		return device.ErrGone
 	case j.Held():
 		return fmt.Errorf("%w: a pod holds the device", ErrBusy)
+	case adopts && j.Taker == "":
+		return fmt.Errorf("%w: no resource matches the device; see metalplugctl why", ErrUnfit)
 	case erases && j.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
 	case erases && !j.Target.IsDisk():
 		return fmt.Errorf("%w: the device is not a disk", ErrUnfit)
-	case adopts && j.Taker == "":
-		return fmt.Errorf("%w: no resource matches the device; see metalplugctl why", ErrUnfit)
 	case adopts && j.policy.SharesUse():
 		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case adopts && j.Target.Medium() == "":
