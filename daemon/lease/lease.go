@@ -104,12 +104,6 @@ func (l Lease) Pods() (pods []string, all bool) {
 // hardware changes.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
-// Equal reports whether two leases are the same.
-func (l Lease) Equal(o Lease) bool {
-	return l.State == o.State && l.Hold == o.Hold && l.Used == o.Used && l.Residue == o.Residue && l.Medium == o.Medium &&
-		l.Failure == o.Failure && l.Order == o.Order && slices.Equal(l.Tenants, o.Tenants)
-}
-
 // Event is something that happens to a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
