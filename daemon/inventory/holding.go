@@ -59,7 +59,7 @@ func (e *entry) hasMoved() bool {
 // already has the devices is about to start or restart.
 func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
-	var changed []*entry
+	var held []*entry
 	for id, names := range as {
 		e := l.entries[id]
 		if e == nil || len(e.Claims) > 0 { // the device's endpoint has ended, so the kubelet will not get the answer
@@ -69,8 +69,8 @@ func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *s
 			l.closeAllocate(e)
 		}
 		e.holdAs(names)
-		if !e.lease.Held() || e.hasMoved() {
-			changed = append(changed, e)
+		if !e.lease.Held() {
+			held = append(held, e)
 		}
 		if !started || !e.lease.Held() { // a restarted container gets the node paths from its first start
 			e.noteGiven()
@@ -83,9 +83,7 @@ func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *s
 			l.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
-	if len(changed) > 0 {
-		l.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(changed...) })
-	}
+	l.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(held...) })
 }
 
 // closeAllocates records that some kubelets' calls to Allocate have ended or will never get a result. The caller's function

@@ -67,8 +67,8 @@ func TestMovedEndsWithNextPod(t *testing.T) {
 		r := start(t, m, t.TempDir())
 		checkMoved := func(want bool) {
 			t.Helper()
-			if s, _ := r.Snapshot(); s.Find(id).Moved != want {
-				t.Errorf("Moved = %v, want %v", !want, want)
+			if s, err := r.Current(t.Context(), id); err != nil || s.Moved != want {
+				t.Errorf("%+v (%v), want Moved = %v", s, err, want)
 			}
 		}
 		r.Allocated(map[string][]string{id: {id}}, "7")

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -54,15 +55,19 @@ func annotation(bundle *inventory.Status) (key, value string) {
 }
 
 // ready returns an error if the starting container cannot use the devices. The device nodes or CDI names that the container got
-// before a reboot may now belong to other devices.
-func (s service) ready(devices []*inventory.Status) error {
+// before a reboot may now belong to other devices. The snapshot may be older than the call to Allocate, so ready asks the
+// inventory before it refuses a node.
+func (s service) ready(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {
 		return err
 	}
 	for _, member := range all {
 		for _, d := range member.devices {
-			if d.Moved && member.Resource.CDI == nil {
+			if !d.Moved || member.Resource.CDI != nil {
+				continue
+			}
+			if now, err := s.Inventory.Current(ctx, d.Device.ID); err != nil || now.Moved {
 				return fmt.Errorf("%s no longer has the node that its pod got, and that node may belong to another device now; delete the pod", d.Device.ID)
 			}
 		}

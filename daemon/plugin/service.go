@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,11 +155,8 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
-	if err := s.nodesPresent(devices); err != nil {
+	if err := cmp.Or(s.nodesPresent(devices), s.ready(ctx, devices)); err != nil {
 		s.Inventory.Inspect(ids(parts(devices))...)
-		return nil, s.refuse("PreStartContainer", err)
-	}
-	if err := s.ready(devices); err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
 	if err := s.Start(ctx, parts(devices)); err != nil {
