@@ -145,6 +145,9 @@ func (tr *transcript) do(command string) {
 		node.node.block = false
 	case "diskseq": // diskseq NODE NUMBER
 		node.seq, err = strconv.ParseUint(rest, 10, 64)
+	case "replaced": // replaced NODE NUMBER gives the node and $disk another diskseq, as if another disk has taken their names
+		node.seq, err = strconv.ParseUint(rest, 10, 64)
+		tr.files(map[string]string{disk0 + "/diskseq": rest + "\n"})
 	case "busy": // another process or the kernel has the node open exclusively
 		node.busy = true
 	case "size": // size NODE BYTES
@@ -165,6 +168,37 @@ func (tr *transcript) do(command string) {
 	case "attached": // attached NODE NSID attaches the namespace to another host's controller 77
 		node.nsid, err = strconv.Atoi(rest)
 		(&sharer{of: uint32(node.nsid), nmic: 1, attached: []uint16{1, 77}}).on(tr.machine)
+	case "drive": // a new machine with a drive that executes all erase commands, for one namespace with data
+		d, first, _ := newDrive(tr.T)
+		d.alone().sanicap, d.fna = sanitizeBlock, 1<<0|1<<1|1<<2
+		d.sanitize = func() (uint16, error) {
+			first.set(0)
+			d.state(1|1<<8, 65535, actBlockErase, 1)
+			return 0, nil
+		}
+		tr.machine = d.machine
+	case "admin-fails": // admin-fails OPCODE CDW10 STATUS|ERROR
+		cdw10, failure, _ := strings.Cut(rest, " ")
+		status, _ := strconv.ParseUint(failure, 0, 16) // 0 for an error
+		answer := tr.onAdmin
+		tr.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
+			if fmt.Sprintf("%#x", c.opcode) == name && fmt.Sprintf("%#x", c.cdw10) == cdw10 {
+				return uint16(status), errnos[failure]
+			}
+			return answer(c, data)
+		}
+	case "controllers": // controllers CMIC [ID...] lists the controllers of the NVM subsystem; without an ID, it has no list
+		var s sharer
+		_, err = fmt.Sscan(name, &s.cmic)
+		for _, text := range strings.Fields(rest) {
+			var id uint16
+			_, err = fmt.Sscan(text, &id)
+			s.all = append(s.all, id)
+		}
+		if s.all == nil {
+			s.allStatus = 0x4002
+		}
+		s.on(tr.machine)
 	case "select-all":
 		tr.selectsAll()
 	case "smart":
@@ -181,11 +215,23 @@ func (tr *transcript) do(command string) {
 	case "sync-fails": // sync-fails ERROR
 		tr.syncError = errnos[name]
 	case "ioctl-fails": // ioctl-fails REQUEST ERROR
-		tr.onIoctl = func(_ *fakeNode, request uintptr, _ []byte) (int, error) {
-			if fmt.Sprintf("%#x", request) == name {
-				return -1, errnos[rest]
+		tr.onRequest(name, func() error {
+			tr.note("ioctl %s fails", name)
+			return errnos[rest]
+		})
+	case "called": // called N REQUEST COMMAND executes it before the Nth ioctl with this request
+		var count int
+		count, err = strconv.Atoi(name)
+		name, rest, _ = strings.Cut(rest, " ")
+		tr.onRequest(name, func() error {
+			if count--; count == 0 {
+				tr.do(rest)
 			}
-			return 0, nil
+			return nil
+		})
+	case "locked": // locked HOW simulates that another process has locked the disk, so that flock fails for LOCK_SH (1) or LOCK_EX (2)
+		tr.kernel.flock = func(_, how int) error {
+			return map[bool]error{true: unix.EWOULDBLOCK}[strconv.Itoa(how&^unix.LOCK_NB) == name]
 		}
 	case "write-fails": // write-fails NAME ERROR
 		tr.onWrite = func(file, _ string) error {
@@ -215,9 +261,22 @@ func (tr *transcript) do(command string) {
 	}
 }
 
+// onRequest calls a function before each ioctl with a request. If the function returns an error, the ioctl fails.
+func (tr *transcript) onRequest(name string, before func() error) {
+	ioctl := tr.kernel.ioctl
+	tr.kernel.ioctl = func(fd int, request uintptr, argument []byte) (int, error) {
+		if fmt.Sprintf("%#x", request) == name {
+			if err := before(); err != nil {
+				return -1, err
+			}
+		}
+		return ioctl(fd, request, argument)
+	}
+}
+
 var errnos = map[string]error{
-	"EACCES": unix.EACCES, "EBUSY": unix.EBUSY, "EIO": unix.EIO, "ENETRESET": unix.ENETRESET, "ENODEV": unix.ENODEV, "ENOENT": unix.ENOENT,
-	"ENOTTY": unix.ENOTTY, "EOPNOTSUPP": unix.EOPNOTSUPP, "ETIMEDOUT": unix.ETIMEDOUT,
+	"EACCES": unix.EACCES, "EAGAIN": unix.EAGAIN, "EBUSY": unix.EBUSY, "EIO": unix.EIO, "ENETRESET": unix.ENETRESET, "ENODEV": unix.ENODEV,
+	"ENOENT": unix.ENOENT, "ENOTTY": unix.ENOTTY, "ENXIO": unix.ENXIO, "EOPNOTSUPP": unix.EOPNOTSUPP, "EPERM": unix.EPERM, "ETIMEDOUT": unix.ETIMEDOUT,
 }
 
 // deepDirectory matches the path of a deep directory. An answer does not contain all of it.
