@@ -9,8 +9,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,18 +37,15 @@ type diskFile struct {
 // descriptor is closed.
 //
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
-// hold opens the twins too. The parameter "except" lists twins that the caller opens itself, so hold skips them.
-func (h *host) hold(sysPath string, flags int, except ...string) (f *diskFile, err error) {
+// hold opens the twins too.
+func (h *host) hold(sysPath string, flags int) (f *diskFile, err error) {
 	if f, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
-		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
-			err = cmp.Or(h.checkUnused(d), err)
-		}
-		return nil, err
+		return nil, cmp.Or(h.checkUnused(h.DiskAt(sysPath)), err) // the errno does not show what uses the disk
 	}
 	err = h.checkUnused(f.Disk)
 	for _, twin := range f.Twins {
-		if err != nil || slices.Contains(except, twin) {
-			continue
+		if err != nil {
+			break
 		}
 		var fd int
 		if fd, err = h.openDevice(twin, unix.O_RDONLY|unix.O_EXCL); err == nil {
@@ -103,17 +98,14 @@ func (f *diskFile) release() {
 
 // inspect checks that the open disk is the disk that sysfs describes.
 func (f *diskFile) inspect(sysPath string) (err error) {
-	if f.seq, err = f.checkDiskseq(f.fd, sysPath); err != nil {
+	if f.seq, err = f.checkDiskseq(sysPath); err != nil {
 		return err
 	}
-	if f.Disk, err = f.diskAt(sysPath); err != nil {
-		return err
+	f.sysPath, f.Disk = sysPath, f.DiskAt(sysPath)
+	if p, ok := f.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
+		return errorf(Gone, "%s has no device number", p.Name())
 	}
-	f.sysPath = sysPath
-	if f.size, f.block, err = f.sizes(f.fd); err != nil {
-		return commandError("get the size of "+f.Name(), err)
-	}
-	if f.size == 0 {
+	if f.size, f.block = f.sizes(); f.size == 0 {
 		return errorf(Gone, "%s has no size, because its driver has disabled the disk or the disk is being formatted", f.Name())
 	}
 	return nil
@@ -121,15 +113,9 @@ func (f *diskFile) inspect(sysPath string) (err error) {
 
 // checkDiskseq checks that an open disk has the diskseq that sysfs shows, and returns this number. The kernel assigns a higher
 // diskseq to each disk that appears, so the numbers differ if another disk has replaced the open disk.
-func (h *host) checkDiskseq(fd int, sysPath string) (seq uint64, err error) {
-	want := h.Uint(sysPath, "diskseq")
-	seq, err = h.number(fd, unix.BLKGETDISKSEQ, 8)
-	switch {
-	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-		return 0, nil // before Linux 5.15, only the device number can be checked
-	case err != nil:
-		return 0, errorf(Gone, "read the diskseq of %s: %w", sysPath, err)
-	case seq != want:
+func (f *diskFile) checkDiskseq(sysPath string) (seq uint64, err error) {
+	seq = f.number(unix.BLKGETDISKSEQ, 8) // 0 before Linux 5.15, where sysfs has no diskseq either
+	if want := f.Uint(sysPath, "diskseq"); seq != want {
 		return 0, otherDisk(sysPath, seq, want)
 	}
 	return seq, nil
@@ -148,21 +134,20 @@ func (f *diskFile) checkSameDisk(seq uint64) error {
 	return nil
 }
 
-// number runs an ioctl on an open disk and returns the number that the kernel reports. This number has 4 or 8 bytes.
-func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
+// number runs an ioctl on an open disk and returns the number that the kernel reports. This number has 4 or 8 bytes. If the kernel
+// does not know the request, number returns 0. The kernel only copies a field, so no other error is possible (block/ioctl.c).
+func (f *diskFile) number(request uintptr, size int) uint64 {
 	b := make([]byte, size)
-	_, err := h.ioctl(fd, request, b)
+	_, _ = f.ioctl(f.fd, request, b)
 	if size == 4 {
-		return uint64(binary.NativeEndian.Uint32(b)), err
+		return uint64(binary.NativeEndian.Uint32(b))
 	}
-	return binary.NativeEndian.Uint64(b), err
+	return binary.NativeEndian.Uint64(b)
 }
 
 // sizes returns the size of an open disk and the size of one logical block, in bytes.
-func (h *host) sizes(fd int) (size, block int64, err error) {
-	all, err1 := h.number(fd, unix.BLKGETSIZE64, 8)
-	one, err2 := h.number(fd, unix.BLKSSZGET, 4)
-	return int64(all), int64(one), cmp.Or(err1, err2)
+func (f *diskFile) sizes() (size, block int64) {
+	return int64(f.number(unix.BLKGETSIZE64, 8)), int64(f.number(unix.BLKSSZGET, 4))
 }
 
 // flush writes back a disk's page cache and the drive's own cache (blkdev_fsync, block/fops.c). flush then drops the page cache,
@@ -185,11 +170,8 @@ const udevLockLimit = 5 * time.Second
 // (systemd.io/BLOCK_DEVICE_LOCKING). The parameter "how" is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH, which
 // several processes can have at the same time.
 func (f *diskFile) lock(ctx context.Context, how int) error {
-	err := waitForLock(ctx, f.flock, f.fd, how, udevLockLimit)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if waitForLock(ctx, f.flock, f.fd, how, udevLockLimit) != nil {
 		return errorf(Busy, "%s is locked by another process", f.Name())
-	} else if err != nil {
-		return errorf(Failed, "lock %s: %w", f.Name(), err)
 	}
 	return nil
 }

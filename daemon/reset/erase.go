@@ -130,7 +130,7 @@ func (t *task) checkBeforeErasure(f *diskFile, e erasure, written uint64) error 
 }
 
 // examineAgain reads a disk again before its erasure. examineAgain checks that neither the disk nor its content has changed since
-// the earlier examination. examineAgain does not return a surface if the disk was not read earlier or cannot be read.
+// the earlier examination. examineAgain does not return a surface if the disk was not read earlier.
 func (t *task) examineAgain(ctx context.Context, f *diskFile, before string) (*surface, error) {
 	switch err := f.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
@@ -141,7 +141,7 @@ func (t *task) examineAgain(ctx context.Context, f *diskFile, before string) (*s
 	if err := t.checkIdentity(); err != nil {
 		return nil, err
 	}
-	if before == "" || t.Scrub == "sanitize" && f.isUnreadable() {
+	if before == "" {
 		return nil, nil
 	}
 	s, err := f.surfaceOf(ctx, seedIn(before))
@@ -161,8 +161,8 @@ func (t *task) verifyErasure(ctx context.Context, f *diskFile, v *verification) 
 	if err := f.checkSize(); err != nil {
 		return "", err
 	}
-	if _, err := t.checkDiskseq(f.fd, f.sysPath); err != nil {
-		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", f.Name(), err)
+	if seq := t.Uint(f.sysPath, "diskseq"); seq != f.seq {
+		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", f.Name(), otherDisk(f.sysPath, f.seq, seq))
 	}
 	s, err := f.verify(ctx, v)
 	if err == nil && v.random > 0 {
@@ -208,7 +208,7 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 			_, err := f.ioctl(f.fd, request, binary.NativeEndian.AppendUint64(b, uint64(min(from+chunk, f.size)-start)))
 			switch {
 			case err == nil:
-			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
+			case errors.Is(err, unix.EOPNOTSUPP):
 				return "", errorf(Unsupported, "%s on %s: %w", name, f.Name(), err)
 			default:
 				return "", commandError(fmt.Sprintf("%s on %s at byte %d", name, f.Name(), from), err)

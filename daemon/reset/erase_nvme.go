@@ -74,11 +74,7 @@ func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flb
 
 // checkSize checks that a disk's size and block size have not changed since the disk was opened.
 func (f *diskFile) checkSize() error {
-	size, block, err := f.sizes(f.fd)
-	if err != nil {
-		return commandError("get the size of "+f.Name(), err)
-	}
-	if size != f.size || block != f.block {
+	if size, block := f.sizes(); size != f.size || block != f.block {
 		return errorf(Failed, "the size of %s was %d bytes (blocks of %d), and is now %d bytes (blocks of %d)", f.Name(), f.size, f.block, size, block)
 	}
 	return nil
@@ -254,10 +250,6 @@ func checkSanitize(f *diskFile) error {
 // nothing shows what the disk contained before the earlier operation.
 func sanitize(ctx context.Context, f *diskFile, v *verification) (string, error) {
 	d := drive{f}
-	id, err := d.controllerOf()
-	if err != nil {
-		return "", err
-	}
 	state, err := d.readSanitizeState()
 	if err != nil {
 		return "", err
@@ -267,7 +259,7 @@ func sanitize(ctx context.Context, f *diskFile, v *verification) (string, error)
 	case state.status == sanitizeRunning:
 	case (state.status == sanitizeDone || state.status == sanitizeDoneNoFree) && state.erased && blank:
 	default:
-		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, queryTimeout, nil); err != nil {
+		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(d.controller)}, queryTimeout, nil); err != nil {
 			return "", commandError("sanitize "+d.Name(), err)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 type kernel struct {
 	open  func(path string, flags int) (fd int, err error)
 	close func(fd int) error
-	node  func(fd int) (node, error)
+	node  func(fd int) node
 	flock func(fd, how int) error
 	fsync func(fd int) error
 	pread func(fd int, p []byte, offset int64) (n int, err error)
@@ -37,8 +37,8 @@ type kernel struct {
 
 // node describes an open device node.
 type node struct {
-	block  bool // a block device; otherwise a character device
-	number string
+	block  bool   // a block device; otherwise a character device
+	number string // empty for any other file
 }
 
 // theKernel returns functions that call the real kernel.
@@ -66,16 +66,11 @@ func openNode(path string, flags int) (int, error) {
 	}
 }
 
-func nodeOf(fd int) (node, error) {
+func nodeOf(fd int) node {
 	var s unix.Stat_t
-	if err := unix.Fstat(fd, &s); err != nil {
-		return node{}, err
-	}
+	_ = unix.Fstat(fd, &s) // does not fail for an open descriptor
 	number, block := sysfs.Number(s)
-	if number == "" {
-		return node{}, errors.New("not a device node")
-	}
-	return node{block, number}, nil
+	return node{block, number}
 }
 
 func ioctl(fd int, request uintptr, argument []byte) (int, error) {

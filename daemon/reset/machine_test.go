@@ -84,7 +84,7 @@ func newMachine(t *testing.T) *machine {
 		T: t, root: root, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100, turn: make(chan struct{}, 1), config: allowAll(),
 	}
 	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
-		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.at(fd).node, nil },
+		open: m.openNode, close: m.closeNode, node: func(fd int) node { return m.at(fd).node },
 		flock: func(int, int) error { return nil }, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
 		ioctl: m.ioctlNode, pass: m.passNode,
 	}}

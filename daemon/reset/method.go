@@ -45,7 +45,7 @@ func (t *task) holdReset(hit []string) (held []*diskFile, err error) {
 	slices.Sort(hit)
 	hit = slices.Compact(hit)
 	for _, d := range hit {
-		f, err := t.hold(d, unix.O_RDONLY, hit...)
+		f, err := t.hold(d, unix.O_RDONLY)
 		if err != nil {
 			releaseAll(held)
 			return nil, err
@@ -78,10 +78,7 @@ func (t *task) resetControllers(context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !slices.Contains(disks, t.SysPath) {
-		return "", errorf(Failed, "%s is not affected by a reset of its controllers", path.Base(t.SysPath))
-	}
-	held, err := t.holdReset(disks)
+	held, err := t.holdReset(append(disks, t.SysPath))
 	if err != nil {
 		return "", err
 	}

@@ -132,8 +132,7 @@ func (f function) affectedFunctions(methods string) (hit []function) {
 // class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a virtio device or a
 // device on the auxiliary bus.
 func (f function) checkNetwork(reset function) error {
-	root := f.Path(f.path)
-	return filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+	return filepath.WalkDir(f.Path(f.path), func(_ string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return errorf(Busy, "cannot determine whether %s has a network interface: %w", f.name(), err)
@@ -142,8 +141,6 @@ func (f function) checkNetwork(reset function) error {
 		case entry.Name() == "net":
 			return errorf(Refused, "%s has a network interface, perhaps in another network namespace, which a reset of %s would stop; unbind its driver first",
 				f.name(), reset.name())
-		case name != root && f.Link(f.path+strings.TrimPrefix(name, root), "subsystem") == "pci":
-			return fs.SkipDir // this directory belongs to another function
 		}
 		return nil
 	})

@@ -65,7 +65,7 @@ func (t *task) prepare(ctx context.Context) error {
 		text, err := t.erase(ctx, before)
 		done = append(done, text)
 		if err != nil {
-			t.answer.Done = strings.Join(done, "; ")
+			t.answer.Done = strings.TrimSuffix(strings.Join(done, "; "), "; ") // the last text is empty if nothing was erased
 			return err
 		}
 	}

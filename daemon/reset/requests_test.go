@@ -199,6 +199,10 @@ func (tr *transcript) do(command string) {
 			s.allStatus = 0x4002
 		}
 		s.on(tr.machine)
+	case "registered": // registered ID registers the host with this controller
+		var id uint16
+		_, err = fmt.Sscan(name, &id)
+		(&sharer{oncs: 1 << 5, registered: []uint16{id}}).on(tr.machine)
 	case "select-all":
 		tr.selectsAll()
 	case "smart":

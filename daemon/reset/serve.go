@@ -104,15 +104,13 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error wraps. If it wraps no result, resultOf derives one from the errno. For any other
-// errno, or without one, resultOf returns [Failed].
+// resultOf returns the result that an error wraps. If it wraps no result, resultOf returns [Gone] for an errno of an
+// absent device, and otherwise [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {
 	case errors.As(err, &r):
 		return r
-	case errors.Is(err, unix.EBUSY):
-		return Busy
 	case errors.Is(err, sysfs.ErrGone), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return Gone
 	}
@@ -185,15 +183,11 @@ func (h *host) lockDevice(ctx context.Context, sysPath string) (unlock func(), e
 	if err != nil {
 		return nil, errorf(Failed, "open the lock %s of %s: %w", file, sysPath, err)
 	}
-	err = waitForLock(ctx, unix.Flock, fd, unix.LOCK_EX, deviceLockLimit)
-	if err == nil {
-		return func() { unix.Close(fd) }, nil
-	}
-	unix.Close(fd)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if waitForLock(ctx, unix.Flock, fd, unix.LOCK_EX, deviceLockLimit) != nil {
+		unix.Close(fd)
 		return nil, errorf(Busy, "another request for %s is in progress", sysPath)
 	}
-	return nil, errorf(Failed, "lock %s: %w", file, err)
+	return func() { unix.Close(fd) }, nil
 }
 
 // lockFile returns the path of the lock file for a device. The name is a hash, because a device's path may be too long for a file
@@ -203,7 +197,8 @@ func lockFile(dir, sysPath string) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:16]))
 }
 
-// waitForLock locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, waitForLock waits for this process to
+// waitForLock locks an open file with LOCK_SH or LOCK_EX. Because flock does not wait here, an error means that another
+// process has the lock, unless the kernel lacks memory. If another process has the lock, waitForLock waits for this process to
 // release it, but no longer than the given limit.
 func waitForLock(ctx context.Context, flock func(fd, how int) error, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -77,6 +77,7 @@ func (s *sharer) report(c adminCommand, data []byte) (uint16, error) {
 		return 0x4018, nil
 	}
 	binary.LittleEndian.PutUint16(data[5:], uint16(len(s.registered)))
+	data[4] = byte(min(s.holder, 1))
 	for i, id := range s.registered {
 		at := head + i*entry
 		if at+entry > len(data) {
@@ -84,7 +85,7 @@ func (s *sharer) report(c adminCommand, data []byte) (uint16, error) {
 		}
 		binary.LittleEndian.PutUint16(data[at:], id)
 		if id == s.holder {
-			data[at+2], data[4] = 1, 1
+			data[at+2] = 1
 		}
 	}
 	return 0, nil
@@ -120,6 +121,7 @@ func TestShared(t *testing.T) {
 		{"another host holds it, short identifiers", sharer{oncs: 1 << 5, rescap: 0xff, plain: true, registered: []uint16{1, 2}, holder: 2}, "nvme0n1 is reserved: other hosts are registered with namespace 1 (controllers: 2)"},
 		{"a host that has no controller now", sharer{oncs: 1 << 5, registered: []uint16{0xffff}}, "nvme0n1 is reserved: other hosts are registered with namespace 1 (controllers: 65535)"},
 		{"registered by this host", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{1}, holder: 1}, ""},
+		{"a reservation without a registrant", sharer{oncs: 1 << 5, holder: 2}, "nvme0n1 is reserved: other hosts are registered with namespace 1 (controllers: unknown, with a reservation of type 1)"},
 		{"more than fit", sharer{oncs: 1 << 5, registered: many}, "nvme0n1 is reserved: other hosts are registered with namespace 1 (controllers: 37 that are not listed)"},
 		{"reservations without the command", sharer{oncs: 1 << 5, reportStatus: 0x4001}, ""},
 		{"reservations, and the command fails", sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x4001}, "cannot determine whether another host uses nvme0n1: reservation report: NVMe status 0x001"},

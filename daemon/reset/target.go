@@ -5,6 +5,7 @@ package reset
 // This file finds the device that a request names and checks its identity.
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"path"
@@ -120,17 +121,12 @@ func (h *host) openDevice(sysPath string, flags int) (fd int, err error) {
 	if err != nil {
 		return -1, openError(node, err)
 	}
-	is, err := h.node(fd)
-	switch {
-	case err != nil:
-		err = errorf(Refused, "inspect %s: %w", node, err)
-	case is.number == number && is.block == h.isDisk(sysPath):
+	is := h.node(fd)
+	if is.number == number && is.block == h.isDisk(sysPath) {
 		return fd, nil
-	default:
-		err = errorf(Refused, "%s is the node of another device: %s, not %s", node, is.number, number)
 	}
 	h.close(fd)
-	return -1, err
+	return -1, errorf(Refused, "%s is the node of another device: %s, not %s", node, cmp.Or(is.number, "none"), number)
 }
 
 // errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which process.

@@ -25,15 +25,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// diskAt returns a disk with all of its nodes. If a node has no number, the error is [Gone].
-func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
-	d = h.DiskAt(sysPath)
-	if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
-		return d, errorf(Gone, "%s has no device number", p.Name())
-	}
-	return d, nil
-}
-
 // checkUnused returns nil if nothing shows that a disk is in use. Otherwise, checkUnused returns a [Busy] error that describes
 // the use.
 func (h *host) checkUnused(d sysfs.Disk) error {
@@ -87,8 +78,8 @@ func (h *host) backingDevice(loop string) (number string, err error) {
 	}
 	defer h.close(fd)
 	info := make([]byte, 232)
-	is, err := h.node(fd)
-	if err == nil && is.block && strings.HasPrefix(is.number, "7:") {
+	is := h.node(fd)
+	if is.block && strings.HasPrefix(is.number, "7:") {
 		_, err = h.ioctl(fd, unix.LOOP_GET_STATUS64, info)
 	} else {
 		loop = "" // an answer would be from another device
