@@ -114,7 +114,7 @@ func (f *diskFile) inspect(sysPath string) (err error) {
 // checkDiskseq checks that an open disk has the diskseq that sysfs shows, and returns this number. The kernel assigns a higher
 // diskseq to each disk that appears, so the numbers differ if another disk has replaced the open disk.
 func (f *diskFile) checkDiskseq(sysPath string) (seq uint64, err error) {
-	seq = f.number(unix.BLKGETDISKSEQ, 8) // 0 before Linux 5.15, where sysfs has no diskseq either
+	seq = f.number(unix.BLKGETDISKSEQ) // 0 before Linux 5.15, where sysfs has no diskseq either
 	if want := f.Uint(sysPath, "diskseq"); seq != want {
 		return 0, otherDisk(sysPath, seq, want)
 	}
@@ -134,20 +134,19 @@ func (f *diskFile) checkSameDisk(seq uint64) error {
 	return nil
 }
 
-// number runs an ioctl on an open disk and returns the number that the kernel reports. This number has 4 or 8 bytes. If the kernel
-// does not know the request, number returns 0. The kernel only copies a field, so no other error is possible (block/ioctl.c).
-func (f *diskFile) number(request uintptr, size int) uint64 {
-	b := make([]byte, size)
+// number runs an ioctl on an open disk and returns the number of 8 bytes that the kernel reports. If the kernel does not know the
+// request, number returns 0. The kernel only copies a field, so no other error is possible (block/ioctl.c).
+func (f *diskFile) number(request uintptr) uint64 {
+	b := make([]byte, 8)
 	_, _ = f.ioctl(f.fd, request, b)
-	if size == 4 {
-		return uint64(binary.NativeEndian.Uint32(b))
-	}
 	return binary.NativeEndian.Uint64(b)
 }
 
 // sizes returns the size of an open disk and the size of one logical block, in bytes.
 func (f *diskFile) sizes() (size, block int64) {
-	return int64(f.number(unix.BLKGETSIZE64, 8)), int64(f.number(unix.BLKSSZGET, 4))
+	b := make([]byte, 4) // an int, which the kernel only copies too
+	_, _ = f.ioctl(f.fd, unix.BLKSSZGET, b)
+	return int64(f.number(unix.BLKGETSIZE64)), int64(binary.NativeEndian.Uint32(b))
 }
 
 // flush writes back a disk's page cache and the drive's own cache (blkdev_fsync, block/fops.c). flush then drops the page cache,

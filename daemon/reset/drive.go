@@ -60,7 +60,7 @@ const (
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
 	status, err := d.pass(d.fd, request, &c, data)
-	if err == nil && status != 0 {
+	if status != 0 {
 		err = nvmeStatus(status)
 	}
 	return err
@@ -158,12 +158,10 @@ func commandError(what string, err error) error {
 		return errorf(Busy, "%s: %w: wait for it, or request a sanitize operation", what, err)
 	case errors.Is(err, unix.EINTR):
 		return errorf(Failed, "%s: the controller was reset in the meantime", what)
-	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
-		return errorf(Gone, "%s: %w", what, err)
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+	case errors.Is(err, unix.EACCES):
 		return errorf(Failed, "%s: %w: does metalplug-reset have CAP_SYS_ADMIN?", what, err)
 	}
-	return errorf(Failed, "%s: %w", what, err)
+	return errorf(resultOf(err), "%s: %w", what, err)
 }
 
 // controller is the data that Identify Controller returns (Base Specification, figure 275).

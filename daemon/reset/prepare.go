@@ -37,8 +37,7 @@ func (t *task) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	var done []string
-	before := ""
+	done, before := "", ""
 	if disk {
 		fingerprint, err := t.examine(ctx)
 		if err != nil {
@@ -54,7 +53,7 @@ func (t *task) prepare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		done = append(done, text)
+		done = text
 		// If the disk has reappeared after the reset, another medium with the same identity may have replaced it. No attribute would
 		// show this. The kernel also restarts its count of writes at 0.
 		if t.seq == 0 || t.Uint(t.SysPath, "diskseq") != t.seq {
@@ -63,23 +62,20 @@ func (t *task) prepare(ctx context.Context) error {
 	}
 	if t.Scrub != "" {
 		text, err := t.erase(ctx, before)
-		done = append(done, text)
-		if err != nil {
-			t.answer.Done = strings.TrimSuffix(strings.Join(done, "; "), "; ") // the last text is empty if nothing was erased
-			return err
-		}
+		t.answer.Done = strings.Trim(done+"; "+text, "; ") // one of the texts may be empty
+		return err
 	}
 	name := path.Base(t.SysPath)
 	switch {
-	case len(done) > 0:
+	case done != "":
 	case t.Fingerprint == Blank:
-		done = append(done, name+" is free, and the quick check found no data")
+		done = name + " is free, and the quick check found no data"
 	case disk:
-		done = append(done, name+" is free")
+		done = name + " is free"
 	default:
-		done = append(done, name+" is present")
+		done = name + " is present"
 	}
-	t.answer.Done = strings.Join(done, "; ")
+	t.answer.Done = done
 	return nil
 }
 
@@ -157,7 +153,7 @@ func (t *task) checkContent(f *diskFile, s *surface) (fingerprint string, err er
 	case t.ByHand:
 	case len(signs) > 0 && t.Scrub != "":
 		holds = signs[0] + ", which metalplug does not erase automatically; if the data is not needed: " + byHand
-	case t.Tenant && other:
+	case other:
 		holds = content + ", which the last pod did not leave there; if the data is not needed, erase the disk manually: " + byHand
 	}
 	if holds == "" {
