@@ -4,6 +4,7 @@ package reset
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -90,9 +91,9 @@ func newMachine(t *testing.T) *machine {
 	}}
 	m.run, m.locks, m.selects = root+"/run", root+"/locks", m.checkSelected
 	m.settings = func() (config.Config, error) { return m.config, nil }
-	m.host.holders = func(_ context.Context, _ config.Config, asked []cgroup.Number) (cgroup.Answer, error) {
+	m.host.holders = func(ctx context.Context, _ config.Config, asked []cgroup.Number) (cgroup.Answer, error) {
 		all := slices.DeleteFunc(slices.Clone(m.others), func(o cgroup.Holder) bool { return !slices.Contains(asked, o.Number) })
-		return cgroup.Answer{Holders: all, Unread: m.pods}, m.unread
+		return cgroup.Answer{Holders: all, Unread: m.pods}, cmp.Or(m.unread, ctx.Err())
 	}
 	m.files(map[string]string{
 		"/proc/1/mountinfo": "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n", "/proc/self/mountinfo": "", "/proc/swaps": "Filename Type Size\n",

@@ -187,6 +187,16 @@ func (tr *transcript) do(command string) {
 			}
 			return answer(c, data)
 		}
+	case "sanitize-status": // sanitize-status STATUS sets the state of the last sanitize operation
+		status, _ := strconv.ParseUint(name, 0, 8)
+		answer := tr.onAdmin
+		tr.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
+			if c.opcode == opGetLogPage && c.cdw10 == 0x7f0081 {
+				data[2] = byte(status)
+				return 0, nil
+			}
+			return answer(c, data)
+		}
 	case "controllers": // controllers CMIC [ID...] lists the controllers of the NVM subsystem; without an ID, it has no list
 		var s sharer
 		_, err = fmt.Sscan(name, &s.cmic)

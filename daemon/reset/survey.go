@@ -95,7 +95,7 @@ func (f *diskFile) readUntil(ctx context.Context, purpose string, enough func(ch
 	}
 	for one, err := range sweep(ctx, 0, f.size, direct.read) {
 		switch {
-		case err != nil && ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return errorf(Failed, "reading all of %s to %s took too long: allow more time", f.Name(), purpose)
 		case err != nil:
 			return err
@@ -166,7 +166,7 @@ func (t *task) readSurvey(ctx context.Context, f *diskFile) error {
 		idle()
 		return f.read(b, at)
 	}) {
-		if err != nil && ctx.Err() != nil {
+		if ctx.Err() != nil {
 			break
 		} else if err != nil {
 			return err
@@ -194,11 +194,7 @@ func (t *task) readSurvey(ctx context.Context, f *diskFile) error {
 // checkStillUnused checks that it is still the same disk, and that no other process has begun to use it. A survey repeats this
 // check while it reads.
 func (t *task) checkStillUnused(f *diskFile) error {
-	now := *f // the disk that is being read
-	if err := now.inspect(t.SysPath); err != nil {
-		return err
-	}
-	if err := t.checkUnused(now.Disk); err != nil {
+	if _, err := f.checkDiskseq(t.SysPath); err != nil {
 		return err
 	}
 	if err := t.checkIdentity(); err != nil {

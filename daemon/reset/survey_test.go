@@ -139,7 +139,7 @@ func TestClaimDuringSurvey(t *testing.T) {
 				}
 				began := time.Now()
 				got := m.full(surveyOf0(0))
-				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || time.Since(began) > 20*time.Second {
+				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || time.Since(began) > 15*time.Second {
 					t.Errorf("after %v: %+v, want %v with %q", time.Since(began), got, c.want, c.detail)
 				}
 			})
