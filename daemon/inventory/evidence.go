@@ -136,6 +136,7 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 // metalplug may erase the disk only while its content has the given fingerprint. When Adopt returns nil, the record is on disk. If
 // Adopt returns an error, such as [ErrUnknownDevice], nothing has changed.
 func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, check func(now *Current) error) error {
+	var before *evidence.Evidence
 	return changeDurably(ctx, i, func(l *loop) error {
 		e, now := l.entries[id], l.current(id)
 		if now == nil {
@@ -148,13 +149,16 @@ func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, ch
 			return err
 		}
 		wrote := l.writes(e, e.sighting.Written)
+		before = l.evidence.Get(e.Disk)
 		l.setEvidence(e, evidence.Evidence{
 			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: wrote.In, Fingerprint: fingerprint, Wrote: wrote,
 		})
 		return nil
 	}, func(l *loop) {
 		if e := l.entries[id]; e != nil {
-			l.endEvidence(e, "the adoption cannot be saved")
+			if l.endEvidence(e, "the adoption cannot be saved"); before != nil {
+				l.setEvidence(e, *before)
+			}
 		}
 	})
 }

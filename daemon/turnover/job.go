@@ -112,7 +112,7 @@ func (j *job) checkUnchanged(now *inventory.Current, todo verdict.Todo) error {
 	switch {
 	case now.Held():
 		return fmt.Errorf("%w: a pod has it", errOutdated)
-	case !now.Target.Alike(j.asked.Target):
+	case !now.Present || !now.Target.Alike(j.asked.Target):
 		return fmt.Errorf("%w: its hardware was removed or replaced", errOutdated)
 	case now.CordonChanges != j.asked.CordonChanges:
 		return fmt.Errorf("%w: it was cordoned or uncordoned", errOutdated)

@@ -16,7 +16,7 @@ import (
 // content. Where the code is above its aim, the limit is slightly above the present number. Lower the limit when the code
 // becomes smaller.
 const (
-	productLines   = 27_906 // lines of code, with an aim of 22,500
+	productLines   = 27_922 // lines of code, with an aim of 22,500
 	inventoryLines = 2_474  // the aim is 1,800
 	turnoverLines  = 983    // the aim is 600
 	testsToProduct = 0.90   // lines of code of unit tests to one of the product, with an aim of 0.9
