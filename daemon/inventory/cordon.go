@@ -99,4 +99,5 @@ func (d *devices) cordonKnown() {
 			d.setCordon(id, &api.Cordon{Reason: mayHaveBeen})
 		}
 	}
+	d.saveLater() // even without a device, the next start must not find the damaged file again
 }
