@@ -300,6 +300,7 @@ func (l *loop) restoreDevice(r device.Rule, id string, known kubelet.Known) *ent
 	case !e.lease.Held():
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call to Allocate
 	}
+	e.offered, e.resource = true, r.Resource // the state file may be older than the device list
 	e.holdAs(known.As)
 	l.queueVerdict(e)
 	return e
