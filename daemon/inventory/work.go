@@ -270,7 +270,9 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 		l.closeAllocate(e)
 		return
 	case lease.Fail:
-		event.Reason = o.Err.Error()
+		if event.Reason = o.Err.Error(); o.Order == lease.Erase && l.cordons[e.device.ID] != nil {
+			event.Order = lease.NoOrder // the order is not repeated, because the operator may use a cordoned disk
+		}
 	}
 	if e.lease.Working() {
 		_ = l.apply(e, event)
