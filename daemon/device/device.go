@@ -11,6 +11,7 @@ package device
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -166,6 +167,20 @@ func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 
 func anyMatch(matches []udev.Match, d udev.Device) bool {
 	return slices.ContainsFunc(matches, func(m udev.Match) bool { return m.Matches(d) })
+}
+
+// LocatedID returns the ID of a device whose identity another device also has. The location in this ID is unique on the node. The
+// location is udev's path through the buses, the PCI function's address, or the sysfs path.
+func (d *Device) LocatedID() string {
+	location := d.Udev.Properties.Value("ID_PATH")
+	switch {
+	case location != "":
+	case FunctionIn(d.SysPath) == d.SysPath:
+		location = path.Base(d.SysPath)
+	default:
+		location = strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
+	}
+	return MakeID(d.ID, location)
 }
 
 // idSize is the maximum length of a device ID. The device plugin API v1beta1 allows 63 characters (api.proto). A device has at

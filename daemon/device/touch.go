@@ -236,7 +236,10 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return
 	}
-	n, target := h.Notes[s.Device.ID], *s.Target
+	n, target := h.Notes[s.Device.LocatedID()], *s.Target
+	if n.SysPath != s.Device.SysPath { // no other device has this identity
+		n = h.Notes[s.Device.ID]
+	}
 	target.Fingerprint, target.Offered = n.Fingerprint, n.Erased
 	known := s.Offer != nil && !n.Held
 	if known && (!target.Offered && !n.Forced || !OnlyData(s.Offer)) {

@@ -5,9 +5,7 @@ package inventory
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -144,7 +142,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 // location as a suffix. The result is empty until idFor can decide which device has the ID.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before []string) string {
 	id := sighting.Device.ID
-	suffixed := device.MakeID(id, place(sighting.Device))
+	suffixed := sighting.Device.LocatedID()
 	if e := i.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
 		return suffixed
 	}
@@ -163,18 +161,6 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	i.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
 		"err", fmt.Errorf("%s already has this identity: the other device is offered as %s", e.device.SysPath, suffixed))
 	return suffixed
-}
-
-// place describes the location of a device in a way that is unique on the node. The location is udev's path through the buses,
-// the PCI function's address, or the sysfs path.
-func place(d *device.Device) string {
-	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
-		return busPath
-	}
-	if device.FunctionIn(d.SysPath) == d.SysPath {
-		return path.Base(d.SysPath)
-	}
-	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
 // noteHardwareGone records that hardware is gone or was replaced. Hardware that appears afterwards must be initialised again. A
