@@ -166,7 +166,7 @@ func (t *task) readSurvey(ctx context.Context, f *diskFile) error {
 		idle()
 		return f.read(b, at)
 	}) {
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil { // a stretch that was read counts, so that a very slow disk is read too
 			break
 		} else if err != nil {
 			return err

@@ -161,3 +161,21 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowSurvey checks that a survey makes progress on a disk that needs longer for one read than the time limit.
+func TestSlowSurvey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		n.enlarge()
+		n.onRead = func(_ int64, length int) {
+			if length == stretchSize {
+				time.Sleep(9 * time.Second)
+			}
+		}
+		r := surveyOf0(0)
+		r.TimeoutMS = 8000
+		if got := m.full(r); got.Result != OK || got.Read != stretchSize {
+			t.Errorf("%+v, want %d bytes", got, stretchSize)
+		}
+	})
+}
