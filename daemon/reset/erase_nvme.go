@@ -88,7 +88,7 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 		return nil, err
 	}
 	for _, c := range controllers {
-		if transport, err := h.Attr(c, "transport"); err != nil || transport != "pcie" {
+		if transport, _ := h.Attr(c, "transport"); transport != "pcie" {
 			return nil, errorf(Refused, "%s has transport %q, not pcie", sysPath, transport)
 		}
 	}
@@ -216,9 +216,10 @@ func (d drive) readSanitizeState() (sanitizeState, error) {
 }
 
 // isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed.
+// isUnreadable returns false if the state is unknown.
 func (f *diskFile) isUnreadable() bool {
-	s, err := drive{f}.sanitizing()
-	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
+	s, _ := drive{f}.sanitizing()
+	return s.status == sanitizeRunning || s.status == sanitizeHasFailed
 }
 
 // sanitizing returns the state of the last sanitize operation. sanitizing returns the zero value if the controller does not

@@ -187,12 +187,12 @@ func (tr *transcript) do(command string) {
 			}
 			return answer(c, data)
 		}
-	case "sanitize-status": // sanitize-status STATUS sets the state of the last sanitize operation
-		status, _ := strconv.ParseUint(name, 0, 8)
+	case "sanitize-status": // sanitize-status SSTAT sets the state of the last sanitize operation
+		status, _ := strconv.ParseUint(name, 0, 16)
 		answer := tr.onAdmin
 		tr.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 			if c.opcode == opGetLogPage && c.cdw10 == 0x7f0081 {
-				data[2] = byte(status)
+				data[2], data[3] = byte(status), byte(status>>8)
 				return 0, nil
 			}
 			return answer(c, data)
