@@ -95,7 +95,7 @@ func (f *diskFile) readUntil(ctx context.Context, purpose string, enough func(ch
 	}
 	for one, err := range sweep(ctx, 0, f.size, direct.read) {
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil: // a stretch that was read counts, so that a finished erasure is not repeated
 			return errorf(Failed, "reading all of %s to %s took too long: allow more time", f.Name(), purpose)
 		case err != nil:
 			return err
