@@ -145,7 +145,10 @@ func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s de
 	if at := h.hidden[name]; at > 0 && at >= from && at < s.Read {
 		s.Read, s.Content = at, fmt.Sprintf("unknown data at byte %d", at)
 	}
-	return s, nil
+	if s.Read == s.Size { // the last checks
+		err = h.fail["survey-end"]
+	}
+	return s, err
 }
 
 // checkPermitted returns an error if the real helper would refuse the work.

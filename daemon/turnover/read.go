@@ -43,7 +43,7 @@ func (j *job) read(ctx context.Context) error {
 	case err == nil && found.Content == "" && found.Read <= from.Read && found.Read < found.Size:
 		err = errors.New("no progress")
 		fallthrough
-	case err != nil && found.Read <= from.Read:
+	case err != nil && (found.Read <= from.Read || found.Read == found.Size): // the last check of a full read failed
 		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
 			err = fmt.Errorf("%w; %s", err, verdict.Remedy(id, j.Target))
 		}
