@@ -19,7 +19,7 @@ type Host struct {
 // Note contains facts from the inventory for the inspection of a device. The zero value means that no fact is known.
 type Note struct {
 	Held        bool   // a pod holds the device or the daemon is working on it; an inspection must disturb neither
-	SysPath     string // the device's sysfs path if another device has the same identity, otherwise empty
+	SysPath     string // the last known sysfs path of a disk, otherwise empty
 	Erased      bool   // the disk is offered regardless of its content, because it will be erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
 	// Forced means that the disk is probed even if udev has found data. One reason is that there is evidence that the disk is blank.

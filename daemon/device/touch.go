@@ -237,7 +237,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 		return
 	}
 	n, target := h.Notes[s.Device.LocatedID()], *s.Target
-	if n.SysPath != s.Device.SysPath { // no other device has this identity
+	if n.SysPath != s.Device.SysPath { // the disk is known by the ID without its location
 		n = h.Notes[s.Device.ID]
 	}
 	target.Fingerprint, target.Offered = n.Fingerprint, n.Erased

@@ -61,10 +61,8 @@ func (d *disks) hostForInspection() *device.Host {
 // note returns the facts about a device that an inspection needs.
 func (d *disks) note(e *entry) device.Note {
 	n := device.Note{Held: e.lease.Held() || e.isBusy()}
-	if e.twin != nil {
-		n.SysPath = e.device.SysPath
-	}
 	if e.isDisk() {
+		n.SysPath = e.device.SysPath
 		f, v := d.facts(e), d.evidence.Get(e.Disk)
 		n.Erased, n.Forced = f.OfferedWithData(), e.Unfinished || v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
