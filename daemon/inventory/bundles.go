@@ -256,7 +256,7 @@ func bundleStatus(id string, members []*entry, now time.Time) *Status {
 	for _, e := range members {
 		m := e.status
 		s.Members = append(s.Members, m)
-		s.Present, s.Stale, s.Moved = s.Present && m.Present, s.Stale || m.Stale, s.Moved || m.Moved
+		s.Present, s.Stale = s.Present && m.Present, s.Stale || m.Stale
 		s.Barred, s.Reserved = cmp.Or(s.Barred, m.Barred), cmp.Or(s.Reserved, m.Reserved)
 		s.Allocation.Nodes, s.Nodes = append(s.Allocation.Nodes, m.Allocation.Nodes...), append(s.Nodes, m.Nodes...)
 		models = append(models, cmp.Or(m.Device.Model, m.Device.ClassName()))

@@ -75,7 +75,8 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 	return cmp.Or(saveErr, err)
 }
 
-// setCordon replaces a device's cordon, or ends it if c is nil. An inspection then records what the last pod left on a disk,
+// setCordon replaces a device's cordon, or ends it if c is nil. setCordon counts the change, unless c is already the cordon. An
+// inspection then records what the last pod left on a disk,
 // before the operator uses the disk.
 func (d *devices) setCordon(id string, c *api.Cordon) {
 	if d.cordons[id] != c {
@@ -99,5 +100,5 @@ func (d *devices) cordonKnown() {
 			d.setCordon(id, &api.Cordon{Reason: mayHaveBeen})
 		}
 	}
-	d.saveLater() // even without a device, the next start must not find the damaged file again
+	d.saveLater() // replace the damaged file even if there is no device
 }

@@ -5,7 +5,6 @@ package inventory
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -132,7 +131,8 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 }
 
 // Adopt records that the operator allows metalplug to erase a disk and then offer it. Adopt passes the newest state of the disk to
-// the function check, and records nothing if check returns an error. The function must return an error if the disk is absent.
+// the function check, and records nothing if check returns an error. The function runs on the inventory's goroutine, so it must not
+// block or call the inventory. The function must return an error if the disk is absent.
 // metalplug may erase the disk only while its content has the given fingerprint. When Adopt returns nil, the record is on disk. If
 // Adopt returns an error, such as [ErrUnknownDevice], nothing has changed.
 func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, check func(now *Current) error) error {
@@ -140,7 +140,7 @@ func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, ch
 	return changeDurably(ctx, i, func(l *loop) error {
 		e, now := l.entries[id], l.current(id)
 		if now == nil {
-			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+			return ErrUnknownDevice
 		}
 		if err := check(now); err != nil {
 			return err
@@ -155,10 +155,10 @@ func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, ch
 		})
 		return nil
 	}, func(l *loop) {
-		if e := l.entries[id]; e != nil {
-			if l.endEvidence(e, "the adoption cannot be saved"); before != nil {
-				l.setEvidence(e, *before)
-			}
+		if e := l.entries[id]; e != nil && before != nil {
+			l.setEvidence(e, *before)
+		} else if e != nil {
+			l.endEvidence(e, "the adoption cannot be saved")
 		}
 	})
 }

@@ -59,7 +59,7 @@ func (e *entry) hasMoved() bool {
 // already has the devices is about to start or restart.
 func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *string) {
 	started := asker == nil
-	var held []*entry
+	var newlyHeld []*entry
 	for id, names := range as {
 		e := l.entries[id]
 		if e == nil || len(e.Claims) > 0 { // the device's endpoint has ended, so the kubelet will not get the answer
@@ -70,7 +70,7 @@ func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *s
 		}
 		e.holdAs(names)
 		if !e.lease.Held() {
-			held = append(held, e)
+			newlyHeld = append(newlyHeld, e)
 		}
 		if !started || !e.lease.Held() { // a restarted container gets the node paths from its first start
 			e.noteGiven()
@@ -83,7 +83,7 @@ func (l *leases) recordAllocated(as map[string][]string, now time.Time, asker *s
 			l.recordStarted(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
-	l.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(held...) })
+	l.postLater(minPublishInterval, func(l *loop) { l.judgeAgain(newlyHeld...) })
 }
 
 // closeAllocates records that some kubelets' calls to Allocate have ended or will never get a result. The caller's function
@@ -291,7 +291,7 @@ func (l *loop) restoreDevice(r device.Rule, id string, known kubelet.Known) *ent
 	e := l.entries[id]
 	switch {
 	case e == nil:
-		e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true, lease: newLease()}
+		e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, lease: newLease()}
 		l.entries[id] = e
 		// A container may have been started with the device, so a disk's content is unknown.
 		l.recordStarted(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})

@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
@@ -56,33 +53,4 @@ func TestNumberOfGenericNode(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestMovedEndsWithNextPod gives a device, which has moved while a pod had it, to another pod before the inventory knows that the
-// first pod has ended. The other pod got the new node, so its container must not be refused.
-func TestMovedEndsWithNextPod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const id = "node-A-widget"
-		m := udevtest.New(t, widget("widget0", "A"))
-		r := start(t, m, t.TempDir())
-		checkMoved := func(want bool) {
-			t.Helper()
-			if s, err := r.Current(t.Context(), id); err != nil || s.Moved != want {
-				t.Errorf("%+v (%v), want Moved = %v", s, err, want)
-			}
-		}
-		r.Allocated(map[string][]string{id: {id}}, "7")
-		clock.Pass(time.Second)
-		r.Starting(map[string][]string{id: {id}})
-		clock.Pass(time.Second)
-		checkMoved(false)
-		m.Unplug("/sys/devices/virtual/widget/widget0")
-		clock.Pass(5 * time.Second)
-		m.Plug(widget("widget1", "A"))
-		clock.Pass(5 * time.Second)
-		checkMoved(true)
-		r.Allocated(map[string][]string{id: {id}}, "7")
-		clock.Pass(time.Second)
-		checkMoved(false)
-	})
 }

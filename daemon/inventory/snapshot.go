@@ -38,7 +38,7 @@ type Status struct {
 	// Unrecorded means that no pod holds the cordoned disk, but metalplug may still be erasing the disk or has not yet recorded what
 	// the last pod left on it.
 	Unrecorded bool
-	Moved      bool         // whether the device's pod got node paths that no longer belong to the device
+	Moved      bool         // whether the device's pod got node paths that no longer belong to the device; in a snapshot, perhaps out of date
 	Lost       bool         // see [verdict.Facts.Lost]
 	Blocked    string       // why the disk cannot be adopted, or empty; for example, the host uses the disk
 	Todo       verdict.Todo // the pending work on a device without a tenant

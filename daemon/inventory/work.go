@@ -96,8 +96,8 @@ func (e *entry) mayChangeHardware(now time.Time) bool {
 
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
-	// Event is [lease.Start], [lease.Cleared], [lease.Mended] or [lease.Fail]. Event is empty if nothing was done, or if the work
-	// was on another device.
+	// Event is [lease.Start], [lease.Cleared], [lease.Mended] or [lease.Fail]. Event is empty if the work was on another device, or
+	// if it neither succeeded nor failed, which counts as [lease.Refused].
 	Event   lease.Name
 	Tenants []string    // UIDs of the pods, if a container starts
 	Err     error       // why the work failed, or nil
@@ -165,8 +165,8 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 
 // Begin records that work on a device is beginning. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty
 // if the work is on another device and affects this device. The parameter order is the operator's order, or empty. Begin passes
-// the newest state of the device to the function check, and begins nothing if check returns an error. Until [Inventory.End] is
-// called, inspections do not open the device. Until one more inspection has returned, the kubelet sees no hardware changes. Begin
+// the newest state of the device to the function check, and begins nothing if check returns an error. The function runs on the
+// inventory's goroutine, so it must not block or call the inventory. Until [Inventory.End] is called, inspections do not open the device. Until one more inspection has returned, the kubelet sees no hardware changes. Begin
 // returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice],
 // the context's error, the error from check, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order, check func(now *Current) error) (s *Current, err error) {
@@ -175,13 +175,13 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, orde
 		if e == nil || e.status == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}
-		e.work.delay = "" // the reason during the work must not contain an earlier delay
 		s = l.current(id)
 		err := check(s)
 		if err == nil && event != "" {
 			err = l.apply(e, lease.Event{Name: event})
 		}
 		if err == nil {
+			e.work.delay = "" // the reason during the work must not contain an earlier delay
 			l.beginWork(e, order)
 		}
 		return err
@@ -271,7 +271,7 @@ func (l *loop) applyOutcome(e *entry, o Outcome, other bool) {
 		return
 	case lease.Fail:
 		if event.Reason = o.Err.Error(); o.Order == lease.Erase && l.cordons[e.device.ID] != nil {
-			event.Order = lease.NoOrder // the order is not repeated, because the operator may use a cordoned disk
+			event.Order = lease.NoOrder // not repeated, because the operator may use a cordoned disk, even if the cordon is not saved yet
 		}
 	}
 	if e.lease.Working() {

@@ -55,8 +55,8 @@ func annotation(bundle *inventory.Status) (key, value string) {
 }
 
 // ready returns an error if the starting container cannot use the devices. The device nodes or CDI names that the container got
-// before a reboot may now belong to other devices. The snapshot may be older than the call to Allocate, so ready asks the
-// inventory before it refuses a node.
+// before a reboot may now belong to other devices. The snapshot may be older than the call to Allocate. Before ready refuses a node,
+// it therefore waits for the newest state from the inventory.
 func (s service) ready(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {
@@ -67,7 +67,11 @@ func (s service) ready(ctx context.Context, devices []*inventory.Status) error {
 			if !d.Moved || member.Resource.CDI != nil {
 				continue
 			}
-			if now, err := s.Inventory.Current(ctx, d.Device.ID); err != nil || now.Moved {
+			now, err := s.Inventory.Current(ctx, d.Device.ID)
+			if err != nil {
+				return fmt.Errorf("check the nodes of %s: %w", d.Device.ID, err)
+			}
+			if now.Moved {
 				return fmt.Errorf("%s no longer has the node that its pod got, and that node may belong to another device now; delete the pod", d.Device.ID)
 			}
 		}

@@ -179,7 +179,10 @@ func (tr *transcript) do(command string) {
 		tr.machine = d.machine
 	case "admin-fails": // admin-fails OPCODE CDW10 STATUS|ERROR
 		cdw10, failure, _ := strings.Cut(rest, " ")
-		status, _ := strconv.ParseUint(failure, 0, 16) // 0 for an error
+		status, parseErr := strconv.ParseUint(failure, 0, 16)
+		if errnos[failure] == nil { // otherwise, there is no status
+			err = parseErr
+		}
 		answer := tr.onAdmin
 		tr.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 			if fmt.Sprintf("%#x", c.opcode) == name && fmt.Sprintf("%#x", c.cdw10) == cdw10 {
@@ -188,7 +191,8 @@ func (tr *transcript) do(command string) {
 			return answer(c, data)
 		}
 	case "sanitize-status": // sanitize-status SSTAT sets the state of the last sanitize operation
-		status, _ := strconv.ParseUint(name, 0, 16)
+		var status uint64
+		status, err = strconv.ParseUint(name, 0, 16)
 		answer := tr.onAdmin
 		tr.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 			if c.opcode == opGetLogPage && c.cdw10 == 0x7f0081 {
@@ -201,9 +205,9 @@ func (tr *transcript) do(command string) {
 		var s sharer
 		_, err = fmt.Sscan(name, &s.cmic)
 		for _, text := range strings.Fields(rest) {
-			var id uint16
-			_, err = fmt.Sscan(text, &id)
-			s.all = append(s.all, id)
+			id, parseErr := strconv.ParseUint(text, 0, 16)
+			err = errors.Join(err, parseErr)
+			s.all = append(s.all, uint16(id))
 		}
 		if s.all == nil {
 			s.allStatus = 0x4002
@@ -229,6 +233,9 @@ func (tr *transcript) do(command string) {
 	case "sync-fails": // sync-fails ERROR
 		tr.syncError = errnos[name]
 	case "ioctl-fails": // ioctl-fails REQUEST ERROR
+		if errnos[rest] == nil {
+			err = fmt.Errorf("invalid error %q", rest)
+		}
 		tr.onRequest(name, func() error {
 			tr.note("ioctl %s fails", name)
 			return errnos[rest]

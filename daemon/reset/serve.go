@@ -197,9 +197,9 @@ func lockFile(dir, sysPath string) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:16]))
 }
 
-// waitForLock locks an open file with LOCK_SH or LOCK_EX. Because flock does not wait here, an error means that another
-// process has the lock, unless the kernel lacks memory. If another process has the lock, waitForLock waits for this process to
-// release it, but no longer than the given limit.
+// waitForLock locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, waitForLock retries until this process
+// releases the lock, but no longer than the given limit. With LOCK_NB, flock otherwise fails only if the kernel lacks memory, so the
+// callers report each error as [Busy].
 func waitForLock(ctx context.Context, flock func(fd, how int) error, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -95,7 +95,7 @@ func (f *diskFile) readUntil(ctx context.Context, purpose string, enough func(ch
 	}
 	for one, err := range sweep(ctx, 0, f.size, direct.read) {
 		switch {
-		case err != nil && ctx.Err() != nil: // a stretch that was read counts, so that a finished erasure is not repeated
+		case ctx.Err() != nil:
 			return errorf(Failed, "reading all of %s to %s took too long: allow more time", f.Name(), purpose)
 		case err != nil:
 			return err
@@ -166,7 +166,7 @@ func (t *task) readSurvey(ctx context.Context, f *diskFile) error {
 		idle()
 		return f.read(b, at)
 	}) {
-		if err != nil && ctx.Err() != nil { // a stretch that was read counts, so that a very slow disk is read too
+		if err != nil && ctx.Err() != nil { // the time ran out before this read; sweep yields each stretch that was read in full
 			break
 		} else if err != nil {
 			return err
@@ -191,8 +191,8 @@ func (t *task) readSurvey(ctx context.Context, f *diskFile) error {
 	return t.checkStillUnused(f)
 }
 
-// checkStillUnused checks that it is still the same disk, and that no other process has begun to use it. A survey repeats this
-// check while it reads.
+// checkStillUnused checks that the open disk is still the disk at the request's path, that it has no partitions, and that no other
+// process has begun to use it. A survey repeats this check while it reads.
 func (t *task) checkStillUnused(f *diskFile) error {
 	if _, err := f.checkDiskseq(t.SysPath); err != nil {
 		return err

@@ -5,7 +5,6 @@ package reset
 // This file finds the device that a request names and checks its identity.
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"path"
@@ -126,7 +125,7 @@ func (h *host) openDevice(sysPath string, flags int) (fd int, err error) {
 		return fd, nil
 	}
 	h.close(fd)
-	return -1, errorf(Refused, "%s is the node of another device: %s, not %s", node, cmp.Or(is.number, "none"), number)
+	return -1, errorf(Refused, "%s is not the node of %s, which has the number %s", node, path.Base(sysPath), number)
 }
 
 // errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which process.

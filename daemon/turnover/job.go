@@ -106,16 +106,17 @@ func (j *job) begin(ctx context.Context, event lease.Name, e errand) error {
 	return err
 }
 
-// checkUnchanged returns an errOutdated that says what has changed since the job was requested, or nil. The parameter now is the
-// newest state of the device. If the parameter todo is not empty, this work must still be pending.
+// checkUnchanged returns nil if the device has not changed since the job was requested. Otherwise, the error wraps errOutdated and
+// describes the change. The parameter now is the newest state of the device. If the parameter todo is not empty, this work must
+// still be pending.
 func (j *job) checkUnchanged(now *inventory.Current, todo verdict.Todo) error {
 	switch {
 	case now.Held():
-		return fmt.Errorf("%w: a pod has it", errOutdated)
+		return fmt.Errorf("%w: a pod holds the device", errOutdated)
 	case !now.Present || !now.Target.Alike(j.asked.Target):
-		return fmt.Errorf("%w: its hardware was removed or replaced", errOutdated)
+		return fmt.Errorf("%w: the hardware was removed or replaced", errOutdated)
 	case now.CordonChanges != j.asked.CordonChanges:
-		return fmt.Errorf("%w: it was cordoned or uncordoned", errOutdated)
+		return fmt.Errorf("%w: the device was cordoned or uncordoned", errOutdated)
 	case todo != verdict.Nothing && now.Todo != todo:
 		return fmt.Errorf("%w: the work is no longer pending", errOutdated)
 	}

@@ -125,7 +125,7 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 }
 
 // work does the pending work on a device until nothing is pending or ctx ends. After a failure, work retries with a delay that
-// doubles each time, up to maxBackoff.
+// doubles each time, up to maxBackoff. Work that succeeded resets the delay.
 func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 	id := s.Device.ID
 	if s.Used && s.Todo == verdict.CleanUp {

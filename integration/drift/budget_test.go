@@ -17,7 +17,7 @@ import (
 // becomes smaller.
 const (
 	productLines   = 27_922 // lines of code, with an aim of 22,500
-	inventoryLines = 2_474  // the aim is 1,800
+	inventoryLines = 2_471  // the aim is 1,800
 	turnoverLines  = 983    // the aim is 600
 	testsToProduct = 0.90   // lines of code of unit tests to one of the product, with an aim of 0.9
 	whiteBox       = 0.32   // the same ratio for tests inside the package that they test, with an aim of 0.3
