@@ -76,8 +76,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 }
 
 // setCordon replaces a device's cordon, or ends it if c is nil. setCordon counts the change, unless c is already the cordon. An
-// inspection then records what the last pod left on a disk,
-// before the operator uses the disk.
+// inspection then records what the last pod left on a disk, before the operator uses the disk.
 func (d *devices) setCordon(id string, c *api.Cordon) {
 	if d.cordons[id] != c {
 		d.cordonCount[id]++

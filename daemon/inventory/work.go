@@ -166,9 +166,10 @@ func (l *loop) dropReservations(which func(*reservation) bool) {
 // Begin records that work on a device is beginning. The parameter event is [lease.Prepare] or [lease.Clear]. The event is empty
 // if the work is on another device and affects this device. The parameter order is the operator's order, or empty. Begin passes
 // the newest state of the device to the function check, and begins nothing if check returns an error. The function runs on the
-// inventory's goroutine, so it must not block or call the inventory. Until [Inventory.End] is called, inspections do not open the device. Until one more inspection has returned, the kubelet sees no hardware changes. Begin
-// returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice],
-// the context's error, the error from check, or a [lease.ErrEvent] if the state does not allow the work.
+// inventory's goroutine, so it must not block or call the inventory. Until [Inventory.End] is called, inspections do not open the
+// device. Until one more inspection has returned, the kubelet sees no hardware changes. Begin returns the newest state of the device.
+// Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], the context's error, the error from check,
+// or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, order lease.Order, check func(now *Current) error) (s *Current, err error) {
 	err = i.postAndWait(ctx, func(l *loop) error {
 		e := l.entries[id]
