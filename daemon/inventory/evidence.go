@@ -132,9 +132,9 @@ func (l *leases) recordErased(e *entry, p device.Report) {
 
 // Adopt records that the operator allows metalplug to erase a disk and then offer it. Adopt passes the newest state of the disk to
 // the function check, and records nothing if check returns an error. The function runs on the inventory's goroutine, so it must not
-// block or call the inventory. The function must return an error if the disk is absent.
-// metalplug may erase the disk only while its content has the given fingerprint. When Adopt returns nil, the record is on disk. If
-// Adopt returns an error, such as [ErrUnknownDevice], nothing has changed.
+// block or call the inventory. The function must return an error if the disk is absent. metalplug may erase the disk only while its
+// content has the given fingerprint. When Adopt returns nil, the record is on disk. If Adopt returns an error, such as
+// [ErrUnknownDevice], nothing has changed.
 func (i *Inventory) Adopt(ctx context.Context, id, scrub, fingerprint string, check func(now *Current) error) error {
 	var before *evidence.Evidence
 	return changeDurably(ctx, i, func(l *loop) error {

@@ -215,8 +215,8 @@ func (d drive) readSanitizeState() (sanitizeState, error) {
 	}, nil
 }
 
-// isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed.
-// isUnreadable returns false if the state is unknown.
+// isUnreadable reports whether a disk cannot be read because a sanitize operation is running or has failed. isUnreadable returns
+// false if the state is unknown.
 func (f *diskFile) isUnreadable() bool {
 	s, _ := drive{f}.sanitizing()
 	return s.status == sanitizeRunning || s.status == sanitizeHasFailed

@@ -252,7 +252,10 @@ func (tr *transcript) do(command string) {
 		})
 	case "locked": // locked HOW simulates that another process has locked the disk, so that flock fails for LOCK_SH (1) or LOCK_EX (2)
 		tr.kernel.flock = func(_, how int) error {
-			return map[bool]error{true: unix.EWOULDBLOCK}[strconv.Itoa(how&^unix.LOCK_NB) == name]
+			if strconv.Itoa(how&^unix.LOCK_NB) == name {
+				return unix.EWOULDBLOCK
+			}
+			return nil
 		}
 	case "write-fails": // write-fails NAME ERROR
 		tr.onWrite = func(file, _ string) error {
